@@ -1,0 +1,57 @@
+"""Overspill: PyTorch tensors and graphs bigger than the memory you may use.
+
+The public names are resolved on first use, so that ``import overspill`` loads no torch, numba,
+pyarrow, Ray or PyTorch Geometric of its own. Where torch is loaded already, or as soon as a tensor
+name is used, disk-backed tensors pickle by path.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+# Eager, because the function shares its name with its module: a later first import of the module
+# would otherwise put the module in the function's place.
+from overspill.settings import settings as settings
+
+if TYPE_CHECKING:
+    from overspill.errors import OverspillError as OverspillError
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "OverspillError": "errors",
+    "TensorHandle": "tensors",
+    "allocate_disk_backed": "tensors",
+    "available_memory_bytes": "tensors",
+    "handle": "tensors",
+    "is_disk_backed": "tensors",
+    "is_tensor_spilling_enabled": "tensors",
+    "load_spilled_tensor": "tensors",
+    "prepare_spill_dir": "tensors",
+    "release_page_cache": "tensors",
+    "spill_tensor_to_disk": "tensors",
+    "Dataset": "graph",
+    "build_dataset": "graph",
+    "open_dataset": "graph",
+}
+
+__all__ = ["__version__", "settings", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'overspill' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"overspill.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+if "torch" in sys.modules:
+    importlib.import_module("overspill.tensors")

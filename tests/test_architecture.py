@@ -1,0 +1,190 @@
+"""Holds the rules of the rooms: who may import whom, no cycle, what `import overspill` pulls in."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1] / "src" / "overspill"
+
+# From the ground up: a room may import the rooms before it in this list, and itself.
+FLOORS = [
+    "units",
+    "errors",
+    "settings",
+    "linux",
+    "kernels",
+    "placement",
+    "storage",
+    "build",
+    "tensors",
+    "graph",
+    "pyg",
+    "cluster",
+    "cli",
+]
+FORBIDDEN_NAMES = {"utils", "helpers", "common", "manager", "misc", "util"}
+# Third-party modules and the only rooms that may import them.
+HOMES = {
+    "torch": {"tensors", "graph", "pyg", "cluster", "cli"},
+    "numba": {"kernels"},
+    "ctypes": {"linux"},
+    "torch_geometric": {"pyg", "cli"},
+    "ray": {"cluster"},
+    "pyarrow": {"build"},
+    "typer": {"cli"},
+    "rich": {"cli"},
+    "pickle": set(),
+    "fcntl": {"linux"},
+}
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def room(path: Path) -> str:
+    part = path.relative_to(SOURCE).parts[0]
+    return part.removesuffix(".py")
+
+
+def imports(path: Path, *, top_level_only: bool = False) -> Iterator[tuple[str, int]]:
+    tree = ast.parse(path.read_text())
+    nodes: list[ast.AST] = list(tree.body) if top_level_only else list(ast.walk(tree))
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
+            yield node.module or "", node.lineno
+            if node.module == "overspill":
+                for alias in node.names:
+                    yield f"overspill.{alias.name}", node.lineno
+
+
+def test_every_room_is_on_a_floor() -> None:
+    rooms = {room(path) for path in modules()} - {"__init__"}
+    assert rooms <= set(FLOORS)
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_run_one_way(path: Path) -> None:
+    mine = room(path)
+    if mine == "__init__":
+        allowed = {"settings", "errors"}
+    else:
+        allowed = set(FLOORS[: FLOORS.index(mine) + 1])
+    for name, line in imports(path):
+        parts = name.split(".")
+        if parts[0] != "overspill" or len(parts) == 1:
+            continue
+        assert parts[1] in allowed, f"{path}:{line}: {mine} may not import {name}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_third_party_modules_have_one_home(path: Path) -> None:
+    for name, line in imports(path):
+        homes = HOMES.get(name.split(".")[0])
+        assert homes is None or room(path) in homes, f"{path}:{line}: {name} is not at home here"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_only_the_command_line_imports_inside_functions(path: Path) -> None:
+    if room(path) in {"cli", "__init__"}:
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for inner in ast.walk(node):
+                assert not isinstance(inner, ast.Import | ast.ImportFrom), (
+                    f"{path}:{inner.lineno}: an import inside {node.name}"
+                )
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_only_settings_reads_the_environment(path: Path) -> None:
+    if room(path) == "settings":
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv", "putenv"}:
+            raise AssertionError(f"{path}:{node.lineno}: os.{node.attr} outside settings.py")
+
+
+@pytest.mark.parametrize("room_name", ["placement", "kernels"])
+def test_policy_and_kernels_touch_no_file(room_name: str) -> None:
+    for path in (SOURCE / room_name).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            called = getattr(node, "func", None)
+            if isinstance(called, ast.Name):
+                assert called.id != "open", f"{path}:{called.lineno}: opens a file"
+        for name, line in imports(path):
+            assert name.split(".")[0] not in {"os", "io", "mmap", "shutil"}, f"{path}:{line}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_files_stay_small_and_are_named_for_what_they_hold(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 400, path
+    assert path.stem not in FORBIDDEN_NAMES
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert (node.end_lineno or 0) - node.lineno <= 80, f"{path}: {node.name} is long"
+
+
+def test_there_is_no_import_cycle() -> None:
+    graph: dict[str, set[str]] = {}
+    names = {dotted(path) for path in modules()}
+    for path in modules():
+        found = {name for name, _ in imports(path, top_level_only=True)}
+        graph[dotted(path)] = found & names - {dotted(path), "overspill"}
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, f"a cycle: {' -> '.join((*trail, name))}"
+        if name in done:
+            return
+        for following in graph[name]:
+            # A package's face importing its own files is no cycle unless they import the face.
+            visit(following, (*trail, name))
+        done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def dotted(path: Path) -> str:
+    parts = ("overspill", *path.relative_to(SOURCE).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def test_import_overspill_is_light() -> None:
+    heavy = ["torch", "numba", "pyarrow", "ray", "torch_geometric", "numpy", "psutil"]
+    script = (
+        "import sys, threading, overspill\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])\n"
+        "print(threading.active_count())\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.split("\n")[:2] == ["[]", "1"]
+
+
+@pytest.mark.parametrize("name", ["build", "storage", "kernels", "placement", "linux"])
+def test_no_torch_below_tensors(name: str) -> None:
+    script = f"import sys, overspill.{name}; print('torch' in sys.modules)"
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == "False"
+
+
+def test_the_public_names_are_pinned_and_resolve() -> None:
+    import overspill
+
+    for name in overspill.__all__:
+        assert getattr(overspill, name) is not None
