@@ -1,0 +1,1 @@
+"""torch over storage: allocate, spill, share by path, release."""
