@@ -1,0 +1,291 @@
+"""How much memory and CPU the control groups leave this process: v1, v2, hybrid, nested.
+
+/proc/self/cgroup gives the group's path within each hierarchy and /proc/self/mountinfo where that
+hierarchy is mounted and from which root; the two together give a directory. Every ancestor up to
+the mount binds too, and the tightest decides. "max" and v1's huge number mean no limit.
+
+Clean page cache is reclaimed before anything is killed, so it counts as headroom; dirty pages,
+pages under write-back and shmem are not free to take and do not. Every reader takes the root of
+/proc, so that fake trees test it; nothing is cached, and threads and forks need no care.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from overspill.errors import UnavailableError
+from overspill.linux.mounts import Mount, read_mounts
+
+PROC = Path("/proc")
+# v1 writes "no limit" as the largest page count in bytes, which depends on the page size.
+_NO_LIMIT_BYTES = 1 << 62
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """A memory control group's limit and what its processes hold, descendants included.
+
+    Attributes:
+        limit_bytes: The hard limit, or v2's memory.high where that is lower; None without one.
+        usage_bytes: All that is charged, page cache included.
+        anon_bytes: Anonymous memory.
+        shmem_bytes: Shared memory and tmpfs.
+        clean_file_bytes: Page cache that can be dropped at once.
+        dirty_bytes: Page cache that must be written first.
+        writeback_bytes: Page cache being written.
+        path: The group's directory.
+    """
+
+    limit_bytes: int | None
+    usage_bytes: int
+    anon_bytes: int
+    shmem_bytes: int
+    clean_file_bytes: int
+    dirty_bytes: int
+    writeback_bytes: int
+    path: str
+
+    @property
+    def headroom_bytes(self) -> int | None:
+        """What can still be allocated before the limit kills; None without a limit."""
+        if self.limit_bytes is None:
+            return None
+        return max(0, self.limit_bytes - self.usage_bytes + self.clean_file_bytes)
+
+
+def memory_groups(proc: Path = PROC) -> list[MemoryUse]:
+    """Read this process's own memory group and every ancestor that has a limit.
+
+    Args:
+        proc: Where /proc is.
+
+    Returns:
+        The own group first, with or without a limit, then outwards. Empty where no memory
+        controller is mounted, or none of it can be read.
+    """
+    found = []
+    for directories in memory_directories(proc):
+        for depth, directory in enumerate(directories):
+            use = read_group(directory)
+            if use is not None and (depth == 0 or use.limit_bytes is not None):
+                found.append(use)
+    return found
+
+
+def binding_memory_group(proc: Path = PROC) -> MemoryUse | None:
+    """The one with the smallest headroom, own group or ancestor; None where nothing limits."""
+    limited = [use for use in memory_groups(proc) if use.limit_bytes is not None]
+    return min(limited, key=lambda use: use.headroom_bytes or 0, default=None)
+
+
+def available_memory_bytes(proc: Path = PROC) -> int:
+    """Bytes that can still be allocated: the system's available memory or the tightest headroom.
+
+    Raises:
+        UnavailableError: The system's available memory cannot be read.
+    """
+    binding = binding_memory_group(proc)
+    system = _system_available(proc)
+    return system if binding is None else min(system, binding.headroom_bytes or 0)
+
+
+def cpu_quota(proc: Path = PROC) -> float | None:
+    """CPUs' worth of time that the tightest group allows; None without a quota."""
+    quotas = []
+    for directories in _directories_of("cpu", proc):
+        for directory in directories:
+            quota = _quota(directory)
+            if quota is not None:
+                quotas.append(quota)
+    return min(quotas, default=None)
+
+
+def usable_cpus(proc: Path = PROC) -> int:
+    """CPUs worth starting a thread for: the affinity mask, capped by the quota rounded up."""
+    if hasattr(os, "sched_getaffinity"):
+        allowed = len(os.sched_getaffinity(0))
+    else:
+        allowed = os.cpu_count() or 1
+    quota = cpu_quota(proc)
+    return max(1, allowed if quota is None else min(allowed, math.ceil(quota)))
+
+
+def memory_directories(proc: Path = PROC) -> list[list[Path]]:
+    """Directories of the own memory group and its ancestors, innermost first, per hierarchy."""
+    return _directories_of("memory", proc)
+
+
+def read_group(directory: Path) -> MemoryUse | None:
+    """Read one memory group; None where it keeps no account (v2's root) or cannot be read."""
+    usage = _number(directory / "memory.current")
+    if usage is not None:
+        limits = [_number(directory / name) for name in ("memory.max", "memory.high")]
+        return _use(directory, usage, limits, prefix="")
+    usage = _number(directory / "memory.usage_in_bytes")
+    if usage is None:
+        return None
+    # The kernel's own minimum over the ancestors, also those that are not visible from here.
+    inherited = _statistics(directory).get("hierarchical_memory_limit")
+    limits = [_number(directory / "memory.limit_in_bytes"), inherited]
+    return _use(directory, usage, limits, prefix="total_")
+
+
+def _use(directory: Path, usage: int, limits: list[int | None], *, prefix: str) -> MemoryUse:
+    held = _statistics(directory)
+
+    def of(*names: str) -> int:
+        return next((held[prefix + name] for name in names if prefix + name in held), 0)
+
+    shmem, dirty, writeback = (
+        of("shmem"),
+        of("file_dirty", "dirty"),
+        of("file_writeback", "writeback"),
+    )
+    clean = of("file", "cache") - shmem
+    if prefix + "inactive_file" in held:  # leaves out what mlock holds
+        clean = min(clean, of("inactive_file") + of("active_file"))
+    real = [limit for limit in limits if limit is not None and limit < _NO_LIMIT_BYTES]
+    return MemoryUse(
+        limit_bytes=min(real, default=None),
+        usage_bytes=usage,
+        anon_bytes=of("anon", "rss"),
+        shmem_bytes=shmem,
+        clean_file_bytes=max(0, clean - dirty - writeback),
+        dirty_bytes=dirty,
+        writeback_bytes=writeback,
+        path=str(directory),
+    )
+
+
+def _directories_of(controller: str, proc: Path) -> list[list[Path]]:
+    """One list a hierarchy that may hold the controller: v1's own, and v2's unified one."""
+    try:
+        mounts = read_mounts(proc)
+    except UnavailableError:
+        return []
+    found = []
+    for kind, group in _own_groups(controller, proc):
+        fitting = [
+            mount
+            for mount in mounts
+            if mount.kind == kind and (kind == "cgroup2" or controller in mount.options)
+        ]
+        directories = _climb(group, fitting)
+        if directories:
+            found.append(directories)
+    return found
+
+
+def _own_groups(controller: str, proc: Path) -> Iterator[tuple[str, str]]:
+    try:
+        text = os.fsdecode((proc / "self" / "cgroup").read_bytes())
+    except OSError:
+        return
+    for line in text.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, group = rest.partition(":")
+        if controller in controllers.split(","):
+            yield "cgroup", group
+        elif number == "0" and not controllers:
+            yield "cgroup2", group
+
+
+def _climb(group: str, mounts: list[Mount]) -> list[Path]:
+    """Directories from the own group to the mount point, by the mount that shows the most."""
+    best: list[Path] = []
+    for mount in mounts:
+        point = Path(mount.point)
+        directory = point / _below(group, mount.root)
+        # A group that is hidden from here: its nearest ancestor that can be seen still binds.
+        while not directory.is_dir() and directory != point:
+            directory = directory.parent
+        chain = [directory]
+        while chain[-1] != point:
+            chain.append(chain[-1].parent)
+        if point.is_dir() and len(chain) > len(best):
+            best = chain
+    return _without_free_ancestors(best)
+
+
+def _below(group: str, root: str) -> str:
+    """The group's path below the mounted root; empty (the mount itself) where it lies elsewhere."""
+    if ".." in group.split("/") or ".." in root.split("/"):  # outside of the cgroup namespace
+        return ""
+    inside = Path(group)
+    return str(inside.relative_to(root)) if inside.is_relative_to(root) else ""
+
+
+def _without_free_ancestors(directories: list[Path]) -> list[Path]:
+    """Cut off v1 ancestors that do not account their children (use_hierarchy 0, old kernels)."""
+    for depth, directory in enumerate(directories[1:], start=1):
+        if _number(directory / "memory.use_hierarchy") == 0:
+            return directories[:depth]
+    return directories
+
+
+def _quota(directory: Path) -> float | None:
+    fields = _words(directory / "cpu.max")
+    if fields is None:
+        quota = _number(directory / "cpu.cfs_quota_us")
+        period = _number(directory / "cpu.cfs_period_us")
+    elif len(fields) == 2 and fields[0] != "max":
+        quota, period = int(fields[0]), int(fields[1])
+    else:
+        return None
+    if quota is None or period is None or quota <= 0 or period <= 0:  # v1: -1 is no quota
+        return None
+    return quota / period
+
+
+def _system_available(proc: Path) -> int:
+    path = proc / "meminfo"
+    found = {}
+    for line in (_text(path) or "").splitlines():
+        name, _, rest = line.partition(":")
+        words = rest.split()
+        if words and words[0].isdigit():
+            found[name] = int(words[0]) * 1024
+    if "MemAvailable" in found:
+        return found["MemAvailable"]
+    if "MemFree" in found:  # before Linux 3.14
+        return found["MemFree"] + found.get("Cached", 0) - found.get("Shmem", 0)
+    raise UnavailableError(
+        "the system's available memory cannot be read",
+        path=str(path),
+        remedy="give a memory limit explicitly",
+    )
+
+
+def _statistics(directory: Path) -> dict[str, int]:
+    found = {}
+    for line in (_text(directory / "memory.stat") or "").splitlines():
+        name, _, value = line.partition(" ")
+        if value.isdigit():
+            found[name] = int(value)
+    return found
+
+
+def _number(path: Path) -> int | None:
+    words = _words(path)
+    if not words:
+        return None
+    try:
+        return int(words[0])
+    except ValueError:  # "max"
+        return None
+
+
+def _words(path: Path) -> list[str] | None:
+    text = _text(path)
+    return None if text is None else text.split()
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return None

@@ -1,0 +1,113 @@
+"""Which file is this: device, inode, birth time and size, and which machine and boot.
+
+An inode number alone does not do: ext4 gives a freed inode to the next file at once. The birth
+time, which only statx(2) reports, tells the two apart.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import socket
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from overspill.errors import StaleFileError
+from overspill.linux import libc
+
+_AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
+_STATX_BASIC_STATS = 0x07FF
+_STATX_BTIME = 0x0800
+_STATX_BYTES = 256
+# Offsets in struct statx, which the kernel's ABI fixes: mask, inode, size, birth time, device.
+_MASK, _INODE_SIZE, _BIRTH, _DEVICE = (
+    (struct.Struct("=I"), 0),
+    (struct.Struct("=QQ"), 32),
+    (struct.Struct("=qI"), 80),
+    (struct.Struct("=II"), 136),
+)
+
+
+@dataclass(frozen=True)
+class FileIdentity:
+    """What tells one file from every other that may come to stand at its path.
+
+    Attributes:
+        device: Device number, as ``os.stat`` gives it.
+        inode: Inode number.
+        birth_time_ns: When the file was made, in nanoseconds; None where not reported.
+        nbytes: The file's size.
+    """
+
+    device: int
+    inode: int
+    birth_time_ns: int | None
+    nbytes: int
+
+
+def identify_file(path_or_fd: str | Path | int) -> FileIdentity:
+    """Identify a file by one system call.
+
+    Args:
+        path_or_fd: A path, followed through symbolic links, or an open descriptor.
+
+    Returns:
+        The file's identity now.
+
+    Raises:
+        StaleFileError: Nothing is at the path, or it cannot be looked at.
+    """
+    try:
+        return _by_statx(path_or_fd) if libc.SUPPORTED else _by_stat(path_or_fd)
+    except OSError as error:
+        if error.errno in (errno.ENOSYS, errno.EPERM):  # an old kernel, or a container's filter
+            return _by_stat(path_or_fd)
+        raise _gone(error, path_or_fd) from error
+
+
+def host_identity() -> str:
+    """Name this machine and this boot: the host name and, where the kernel gives one, its boot id.
+
+    A path or a process number recorded under another identity means nothing here.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = "unknown"
+    return f"{socket.gethostname()}/{boot}"
+
+
+def _by_statx(path_or_fd: str | Path | int) -> FileIdentity:
+    buffer = ctypes.create_string_buffer(_STATX_BYTES)
+    if isinstance(path_or_fd, int):
+        place, name, flags = path_or_fd, b"", _AT_EMPTY_PATH
+    else:
+        place, name, flags = _AT_FDCWD, os.fsencode(path_or_fd), 0
+    libc.call("statx", place, name, flags, _STATX_BASIC_STATS | _STATX_BTIME, buffer)
+    (mask,) = _MASK[0].unpack_from(buffer, _MASK[1])
+    inode, nbytes = _INODE_SIZE[0].unpack_from(buffer, _INODE_SIZE[1])
+    seconds, nanoseconds = _BIRTH[0].unpack_from(buffer, _BIRTH[1])
+    major, minor = _DEVICE[0].unpack_from(buffer, _DEVICE[1])
+    birth = seconds * 1_000_000_000 + nanoseconds if mask & _STATX_BTIME else None
+    return FileIdentity(os.makedev(major, minor), inode, birth, nbytes)
+
+
+def _by_stat(path_or_fd: str | Path | int) -> FileIdentity:
+    try:
+        held = os.stat(path_or_fd)  # noqa: PTH116 - takes a descriptor too
+    except OSError as error:
+        raise _gone(error, path_or_fd) from error
+    return FileIdentity(held.st_dev, held.st_ino, None, held.st_size)
+
+
+def _gone(error: OSError, path_or_fd: str | Path | int) -> StaleFileError:
+    number = error.errno or errno.ENOENT
+    return StaleFileError(
+        f"cannot find the file: {os.strerror(number)}",
+        path=str(path_or_fd),
+        errno=number,
+        remedy="make the file again, or open the path it now has",
+    )

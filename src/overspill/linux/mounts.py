@@ -1,0 +1,226 @@
+"""What kind of file system a path lies on, and how much room it has.
+
+The mount table gives the name; statfs(2)'s magic number is the fallback where the table cannot be
+read. A path that does not exist yet is judged by its nearest existing parent.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from overspill.errors import UnavailableError
+from overspill.linux import libc
+
+PROC = Path("/proc")
+_MEMORY = frozenset({"tmpfs", "ramfs", "hugetlbfs", "devtmpfs"})
+_COPY_ON_WRITE = frozenset({"zfs", "btrfs", "bcachefs", "nilfs2"})
+# From linux/magic.h, and zfs.
+_MAGIC = {
+    0x01021994: "tmpfs",
+    0x858458F6: "ramfs",
+    0x958458F6: "hugetlbfs",
+    0x9123683E: "btrfs",
+    0xCA451A4E: "bcachefs",
+    0x00003434: "nilfs2",
+    0x2FC12FC1: "zfs",
+    0x0000EF53: "ext4",
+    0x58465342: "xfs",
+    0x794C7630: "overlay",
+    0x00006969: "nfs",
+    0xF2F52010: "f2fs",
+    0x65735546: "fuse",
+}
+_STATFS_BYTES = 256
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One line of /proc/<pid>/mountinfo.
+
+    Attributes:
+        device: Device number of the mounted file system.
+        root: The directory within that file system which is mounted.
+        point: Where it is mounted.
+        kind: The file system's type.
+        options: The file system's own options.
+    """
+
+    device: int
+    root: str
+    point: str
+    kind: str
+    options: tuple[str, ...]
+
+
+def read_mounts(proc: Path = PROC) -> list[Mount]:
+    """Read the mount table of this process, in mount order.
+
+    Raises:
+        UnavailableError: The table cannot be read.
+    """
+    try:
+        text = os.fsdecode((proc / "self" / "mountinfo").read_bytes())
+    except OSError as error:
+        raise UnavailableError(
+            "the mount table cannot be read", path=str(proc), errno=error.errno
+        ) from error
+    return [_parsed(line) for line in text.splitlines() if " - " in line]
+
+
+def filesystem_type(path: str | Path, *, proc: Path = PROC) -> str:
+    """Name the type of the file system that holds a path ("ext4", "tmpfs", "overlay", ...).
+
+    Args:
+        path: A path, existing or not.
+        proc: Where /proc is.
+
+    Returns:
+        The mount table's name for it; "unknown" or a number in hexadecimal where neither the
+        table nor the magic number tells.
+
+    Raises:
+        UnavailableError: No part of the path can be looked at.
+    """
+    place = nearest_existing(path)
+    try:
+        mount = _mount_of(place, read_mounts(proc))
+    except UnavailableError:
+        mount = None
+    return mount.kind if mount is not None else _kind_by_magic(place)
+
+
+def is_memory_backed(path: str | Path, *, proc: Path = PROC) -> bool:
+    """Whether files at this path are memory in disguise; an overlay by its upper directory."""
+    return _judged(path, proc) in _MEMORY
+
+
+def is_copy_on_write(path: str | Path, *, proc: Path = PROC) -> bool:
+    """Whether a reservation at this path may be accepted and still fail when it is overwritten.
+
+    An overlay is judged by its upper directory, where that can be seen from here; inside most
+    containers it cannot, and the overlay then counts as what nearly all are, ext4 or xfs.
+    """
+    return _judged(path, proc) in _COPY_ON_WRITE
+
+
+def free_disk_bytes(path: str | Path) -> int:
+    """Bytes that an unprivileged user may still write at this path; root's reserve is not counted.
+
+    Raises:
+        UnavailableError: The file system cannot be asked.
+    """
+    held = _statvfs(path)
+    return held.f_bavail * held.f_frsize
+
+
+def total_disk_bytes(path: str | Path) -> int:
+    """Size in bytes of the file system at this path.
+
+    Raises:
+        UnavailableError: The file system cannot be asked.
+    """
+    held = _statvfs(path)
+    return held.f_blocks * held.f_frsize
+
+
+def nearest_existing(path: str | Path) -> Path:
+    """The path with links resolved, or its nearest parent that exists."""
+    place = Path(path).resolve()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    return place
+
+
+def _judged(path: str | Path, proc: Path) -> str:
+    place = nearest_existing(path)
+    kind = filesystem_type(place, proc=proc)
+    seen = set()
+    while kind == "overlay" and place not in seen:
+        seen.add(place)
+        upper = _upper_directory(place, proc)
+        if upper is None:
+            break
+        place = upper
+        kind = filesystem_type(place, proc=proc)
+    return kind
+
+
+def _upper_directory(place: Path, proc: Path) -> Path | None:
+    try:
+        mount = _mount_of(place, read_mounts(proc))
+    except UnavailableError:
+        return None
+    for option in mount.options if mount is not None else ():
+        if option.startswith("upperdir="):
+            upper = Path(option.removeprefix("upperdir="))
+            return upper if upper.is_dir() else None
+    return None
+
+
+def _mount_of(place: Path, mounts: list[Mount]) -> Mount | None:
+    covering = [mount for mount in mounts if place.is_relative_to(mount.point)]
+    # The device decides between a mount and one that hides it; btrfs subvolumes have devices of
+    # their own, which no mount carries, so the longest prefix alone must do there.
+    device = place.stat().st_dev if place.exists() else None
+    same = [mount for mount in covering if mount.device == device]
+    best: Mount | None = None
+    for mount in same or covering:
+        if best is None or len(mount.point) >= len(best.point):  # of equals, the later hides
+            best = mount
+    return best
+
+
+def _kind_by_magic(place: Path) -> str:
+    if not libc.SUPPORTED:
+        return "unknown"
+    buffer = ctypes.create_string_buffer(_STATFS_BYTES)
+    try:
+        libc.call("statfs", os.fsencode(place), buffer)
+    except OSError as error:
+        raise _unasked(error, place) from error
+    (magic,) = struct.unpack_from("=q", buffer)
+    return _MAGIC.get(magic & 0xFFFFFFFF, hex(magic & 0xFFFFFFFF))
+
+
+def _statvfs(path: str | Path) -> os.statvfs_result:
+    place = nearest_existing(path)
+    try:
+        return os.statvfs(place)
+    except OSError as error:
+        raise _unasked(error, place) from error
+
+
+def _unasked(error: OSError, place: Path) -> UnavailableError:
+    number = error.errno or errno.EIO
+    return UnavailableError(
+        f"the file system cannot be asked: {os.strerror(number)}",
+        path=str(place),
+        errno=number,
+        remedy="choose another directory",
+    )
+
+
+def _parsed(line: str) -> Mount:
+    left, right = line.split(" - ", 1)
+    fields = left.split(" ")
+    kind, _source, options = [*right.split(" "), "", ""][:3]
+    major, minor = fields[2].split(":")
+    return Mount(
+        device=os.makedev(int(major), int(minor)),
+        root=_unescaped(fields[3]),
+        point=_unescaped(fields[4]),
+        kind=kind,
+        options=tuple(_unescaped(option) for option in options.split(",")),
+    )
+
+
+def _unescaped(text: str) -> str:
+    """Undo the kernel's octal escapes of space, tab, newline and backslash."""
+    return _ESCAPE.sub(lambda match: chr(int(match.group(1), 8)), text)

@@ -1,0 +1,170 @@
+"""What a process holds in memory, and what it maps, as /proc tells it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from overspill.errors import UnavailableError
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True)
+class ProcessMemory:
+    """Resident memory of a process, or of several together.
+
+    Attributes:
+        anon_bytes: Anonymous memory: heap, stacks, copies of privately mapped pages.
+        file_bytes: Pages of mapped files; the page cache's own, reclaimable when clean.
+        shmem_bytes: Shared memory: /dev/shm, tmpfs, shared anonymous mappings.
+        rss_bytes: All of it.
+        source: "smaps_rollup" (exact, walks the page tables) or "status" (the kernel's counters).
+    """
+
+    anon_bytes: int
+    file_bytes: int
+    shmem_bytes: int
+    rss_bytes: int
+    source: Literal["smaps_rollup", "status"]
+
+
+def process_memory(pid: int | None = None, *, proc: Path = PROC) -> ProcessMemory:
+    """Read what a process has resident.
+
+    Walking the page tables takes about 1 ms a GiB resident.
+
+    Args:
+        pid: The process; None is this one.
+        proc: Where /proc is.
+
+    Returns:
+        Its memory; a page shared with others counts whole.
+
+    Raises:
+        UnavailableError: There is no such process, or /proc does not show it.
+    """
+    status = _fields(_directory(pid, proc) / "status")
+    shmem = status.get("RssShmem", 0)
+    try:
+        exact = _fields(_directory(pid, proc) / "smaps_rollup")
+    except UnavailableError:
+        exact = {}
+    if "Rss" in exact and "Anonymous" in exact:
+        rss, anon = exact["Rss"], exact["Anonymous"]
+        return ProcessMemory(anon, max(0, rss - anon - shmem), shmem, rss, "smaps_rollup")
+    return ProcessMemory(
+        anon_bytes=status.get("RssAnon", 0),
+        file_bytes=status.get("RssFile", 0),
+        shmem_bytes=shmem,
+        rss_bytes=status.get("VmRSS", 0),
+        source="status",
+    )
+
+
+def process_tree_memory(pid: int | None = None, *, proc: Path = PROC) -> ProcessMemory:
+    """Add up a process and all its descendants, each shared page counted once.
+
+    Proportional shares (Pss) are added, so that what a fork shares with its parent does not count
+    twice. Where only counters can be read, it does.
+
+    Args:
+        pid: The root of the tree; None is this process.
+        proc: Where /proc is.
+
+    Returns:
+        The sum; processes that end meanwhile count nothing.
+
+    Raises:
+        UnavailableError: The root itself cannot be read.
+    """
+    root = os.getpid() if pid is None else pid
+    total = _shares(root, proc)
+    for child in _descendants(root):
+        try:
+            total = _added(total, _shares(child, proc))
+        except UnavailableError:
+            continue
+    return total
+
+
+def has_mapping(device: int, inode: int, *, proc: Path = PROC) -> bool:
+    """Whether this process maps the file now; right also after the file was unlinked.
+
+    Args:
+        device: The file's device number.
+        inode: Its inode number.
+        proc: Where /proc is.
+
+    Returns:
+        False also where the kernel's list cannot be read. On btrfs, where the list shows another
+        device than ``os.stat``, a mapping is not recognised.
+    """
+    wanted = (f"{os.major(device):02x}:{os.minor(device):02x}", str(inode))
+    try:
+        with (proc / "self" / "maps").open("rb") as lines:
+            for line in lines:
+                fields = line.split(maxsplit=5)
+                if len(fields) > 4 and (fields[3].decode(), fields[4].decode()) == wanted:
+                    return True
+    except OSError:
+        return False
+    return False
+
+
+def _shares(pid: int, proc: Path) -> ProcessMemory:
+    try:
+        exact = _fields(proc / str(pid) / "smaps_rollup")
+    except UnavailableError:
+        exact = {}
+    if "Pss_Anon" not in exact:
+        return process_memory(pid, proc=proc)
+    return ProcessMemory(
+        anon_bytes=exact["Pss_Anon"],
+        file_bytes=exact["Pss_File"],
+        shmem_bytes=exact["Pss_Shmem"],
+        rss_bytes=exact["Pss"],
+        source="smaps_rollup",
+    )
+
+
+def _descendants(pid: int) -> list[int]:
+    try:
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def _added(one: ProcessMemory, other: ProcessMemory) -> ProcessMemory:
+    return ProcessMemory(
+        one.anon_bytes + other.anon_bytes,
+        one.file_bytes + other.file_bytes,
+        one.shmem_bytes + other.shmem_bytes,
+        one.rss_bytes + other.rss_bytes,
+        one.source,
+    )
+
+
+def _directory(pid: int | None, proc: Path) -> Path:
+    return proc / ("self" if pid is None else str(pid))
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """Read the lines "Name:  123 kB" of a /proc file, in bytes."""
+    try:
+        text = path.read_text(errors="replace")
+    except OSError as error:
+        raise UnavailableError(
+            "the process cannot be looked at", path=str(path), errno=error.errno
+        ) from error
+    found = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(":")
+        parts = rest.split()
+        if len(parts) == 2 and parts[1] == "kB":
+            found[name] = int(parts[0]) * 1024
+    return found
