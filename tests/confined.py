@@ -1,0 +1,106 @@
+"""Fresh interpreters for tests: with a hard memory limit, with a small /dev/shm, measured.
+
+Use the ``run_python`` fixture; `make_cold` drops the cache of a test's inputs, since a file that
+somebody outside of a control group has cached costs the processes inside nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from overspill.linux.cache import cached_bytes, drop_cache
+from overspill.linux.confine import MemoryGroup, Peaks, PeakSampler
+from overspill.settings import child_environment
+
+TESTS = Path(__file__).resolve().parent
+_PRIVATE_SHM = 'mount -t tmpfs -o size="$1" tmpfs /dev/shm && shift && exec "$@"'
+
+
+@dataclass(frozen=True)
+class PythonResult:
+    """How a run ended: negative return codes are signals, ``kills`` those for want of memory."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    peaks: Peaks
+    kills: int
+
+    def check(self) -> PythonResult:
+        """Fail with the run's own output unless it ended well."""
+        assert self.returncode == 0, f"exit {self.returncode}\n{self.stdout}\n{self.stderr}"
+        return self
+
+
+def small_shm_command(argv: Sequence[str], nbytes: int) -> list[str]:
+    """Wrap a command so that it sees a /dev/shm of its own, of this size; gone when it ends."""
+    return ["unshare", "-m", "/bin/sh", "-c", _PRIVATE_SHM, "sh", str(nbytes), *argv]
+
+
+def run_script(
+    script: str,
+    directory: Path,
+    *,
+    arguments: Sequence[object] = (),
+    limit_bytes: int | None = None,
+    shm_bytes: int | None = None,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float = 300,
+) -> PythonResult:
+    """Run a script in a fresh interpreter, from a file, so that spawned workers can import it.
+
+    Whatever it started and left running is killed with it: by its group under a limit, else by its
+    session.
+    """
+    path = directory / f"script_{len(list(directory.glob('script_*.py')))}.py"
+    path.write_text(textwrap.dedent(script))
+    argv = [sys.executable, str(path), *map(str, arguments)]
+    with ExitStack() as stack:
+        group = None
+        if shm_bytes is not None:
+            argv = small_shm_command(argv, shm_bytes)
+        if limit_bytes is not None:
+            group = stack.enter_context(MemoryGroup.create(limit_bytes, name_hint="overspill-test"))
+            argv = group.command(argv)
+        child = subprocess.Popen(
+            argv,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            env=_environment(env),
+            start_new_session=True,
+        )
+        with PeakSampler(group, pid=child.pid, interval_s=0.02) as sampler:
+            try:
+                stdout, stderr = child.communicate(timeout=timeout_s)
+            finally:
+                _kill_session(child)
+        kills = 0 if group is None else group.kill_count()
+    return PythonResult(child.returncode, stdout, stderr, sampler.peaks, kills)
+
+
+def make_cold(*paths: Path) -> None:
+    """Drop the cache of files, and assert that it is gone."""
+    for path in paths:
+        assert drop_cache(path), f"the cache of {path} was not dropped"
+        assert cached_bytes(path) == 0, f"something keeps pages of {path}"
+
+
+def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
+    known = child_environment(**(extra or {}))
+    return {**known, "PYTHONPATH": os.pathsep.join([known["PYTHONPATH"], str(TESTS)])}
+
+
+def _kill_session(child: subprocess.Popen[str]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()

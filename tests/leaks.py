@@ -1,0 +1,140 @@
+"""What a test may leave behind: nothing. Taken before and after each test, and compared.
+
+Cheap: a few small reads of /proc; a garbage collection only when something looks left. Other test
+runs on the same machine share /dev/shm, so a name there counts only when no foreign process lives
+that could own it.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing.forkserver
+import multiprocessing.resource_sharer
+import os
+import re
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+SHM = Path("/dev/shm")
+# Kept open by libraries for the whole process, on purpose.
+_STANDING = re.compile(r"/dev/(null|u?random|tty|pts/.*)$|anon_inode:|socket:|/proc/")
+# Started once a process by multiprocessing and torch, and kept.
+_STANDING_CHILDREN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+_STANDING_NAMES = ("torch_shm_manage",)
+_NAME_WITH_PID = re.compile(r"torch_(\d+)_")
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What this process holds: descriptors, mappings, shared memory names, children, threads."""
+
+    descriptors: frozenset[str]
+    mappings: frozenset[str]
+    shm_names: frozenset[str]
+    children: frozenset[str]
+    threads: frozenset[str]
+
+
+def holdings(base: Path) -> Holdings:
+    """Take stock; of mappings only those of files under ``base``."""
+    return Holdings(
+        frozenset(_descriptors()),
+        frozenset(_mappings(base)),
+        frozenset(one.name for one in SHM.iterdir()) if SHM.is_dir() else frozenset(),
+        frozenset(_children()),
+        frozenset(t.name for t in threading.enumerate() if t.name.startswith("overspill")),
+    )
+
+
+def left_behind(before: Holdings, base: Path) -> list[str]:
+    """Say what was not there before; empty when a collection of garbage settles it."""
+    found = _difference(before, holdings(base))
+    if found:
+        _stop_resource_sharer()
+        gc.collect()
+        found = _difference(before, holdings(base))
+    return found
+
+
+def _difference(before: Holdings, after: Holdings) -> list[str]:
+    found = []
+    for kind in ("descriptors", "mappings", "children", "threads"):
+        found += [f"{kind}: {one}" for one in sorted(getattr(after, kind) - getattr(before, kind))]
+    for name in sorted(after.shm_names - before.shm_names):
+        if not _is_foreign(name):
+            found.append(f"/dev/shm name: {name}")
+    return found
+
+
+def _descriptors() -> list[str]:
+    found = []
+    server = multiprocessing.forkserver._forkserver
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(entry.readlink())
+        except OSError:  # the listing's own
+            continue
+        if not _STANDING.match(target) and int(entry.name) != server._forkserver_alive_fd:
+            found.append(f"{entry.name} -> {target}")
+    return found
+
+
+def _mappings(base: Path) -> list[str]:
+    found = []
+    prefix = os.fsencode(base) + b"/"
+    for line in Path("/proc/self/maps").read_bytes().splitlines():
+        fields = line.split(maxsplit=5)
+        if len(fields) == 6 and fields[5].startswith(prefix):
+            found.append(f"inode {fields[4].decode()} {os.fsdecode(fields[5])}")
+    return found
+
+
+def _children() -> list[str]:
+    found = []
+    for child in psutil.Process().children():
+        try:
+            told = " ".join(child.cmdline()) or child.name()
+        except psutil.Error:
+            continue
+        if any(name in told for name in _STANDING_CHILDREN + _STANDING_NAMES):
+            continue
+        if child.pid == multiprocessing.forkserver._forkserver._forkserver_pid:
+            continue
+        found.append(f"{child.pid} {told} ({child.status()})")
+    return found
+
+
+def _is_foreign(name: str) -> bool:
+    """Whether a /dev/shm name is gone again, or may belong to a live process of another tree."""
+    path = SHM / name
+    if not path.exists():
+        return True
+    own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    match = _NAME_WITH_PID.match(name)
+    if match and int(match.group(1)) not in own and psutil.pid_exists(int(match.group(1))):
+        return True
+    needle = os.fsencode(path)
+    for pid in psutil.pids():
+        if pid not in own and _holds(pid, needle):
+            return True
+    return not path.exists()
+
+
+def _holds(pid: int, needle: bytes) -> bool:
+    try:
+        if needle in Path(f"/proc/{pid}/maps").read_bytes():
+            return True
+        return any(
+            os.fsencode(one.readlink()) == needle for one in Path(f"/proc/{pid}/fd").iterdir()
+        )
+    except OSError:
+        return False
+
+
+def _stop_resource_sharer() -> None:
+    """End the thread that multiprocessing starts to hand over descriptors; it starts again."""
+    if multiprocessing.resource_sharer._resource_sharer._listener is not None:
+        multiprocessing.resource_sharer.stop(timeout=10)
