@@ -32,6 +32,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...] | None] = {
     "statx": (_INT, ctypes.c_char_p, _INT, ctypes.c_uint, _ADDRESS),
     "syscall": None,  # variadic: every argument is passed as a long by `system_call`
 }
+_LONG_RESULTS = frozenset({"mmap", "syscall"})
 _functions: dict[str, Any] = {}
 
 
@@ -87,7 +88,8 @@ def _bind(name: str) -> Any:
         function = getattr(ctypes.CDLL(None, use_errno=True), name)
     except AttributeError as error:
         raise OSError(errno.ENOSYS, f"the C library has no {name}") from error
-    function.restype = ctypes.c_ssize_t
+    # An int's -1 leaves the upper half of the register undefined: read as a long it is no error.
+    function.restype = ctypes.c_ssize_t if name in _LONG_RESULTS else _INT
     arguments = _ARGUMENTS[name]
     if arguments is not None:
         function.argtypes = arguments
