@@ -1,0 +1,76 @@
+"""How kernels are compiled: without the GIL, cached where a cache can be kept, never failing.
+
+A first compilation costs seconds and a cached one a fraction of a second, so the cache matters; but
+no place to keep one (a read-only installation, no home directory) must never stop an import.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+from numba.core import config
+
+_log = logging.getLogger("overspill")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def kernel(function: _Function) -> _Function:
+    """Compile a plain loop on its first call: nopython, nogil, cached if at all possible.
+
+    The cache lives beside the source, else in the user's own cache directory (both are numba's
+    choice), else in a private directory under the temporary one; else there is none.
+
+    Args:
+        function: A function over numpy arrays and scalars; it must not allocate per element.
+
+    Returns:
+        The compiled dispatcher, called like the function. Threads may call it at the same time.
+    """
+    for decorate in (_cached, _cached_privately):
+        try:
+            return cast("_Function", decorate(function))
+        except (RuntimeError, OSError) as error:  # numba: "no locator available"
+            _log.debug("no kernel cache by %s: %s", decorate.__name__, error)
+    return cast("_Function", numba.njit(nogil=True)(function))
+
+
+def _cached(function: Callable[..., Any]) -> object:
+    return numba.njit(nogil=True, cache=True)(function)
+
+
+def _cached_privately(function: Callable[..., Any]) -> object:
+    directory = private_cache_directory()
+    if directory is None:
+        raise RuntimeError("no private cache directory")
+    # The directory is chosen at decoration, so other users of numba keep their own setting.
+    before = config.CACHE_DIR  # type: ignore[attr-defined]
+    config.CACHE_DIR = str(directory)  # type: ignore[attr-defined]
+    try:
+        return _cached(function)
+    finally:
+        config.CACHE_DIR = before  # type: ignore[attr-defined]
+
+
+def private_cache_directory(parent: Path | None = None) -> Path | None:
+    """A cache directory that only this user can write, under `parent` or the temporary directory.
+
+    Returns:
+        The directory; None where it cannot be made, or where somebody else could have put code
+        into it: numba loads machine code from its cache.
+    """
+    try:
+        owner = Path("/proc/self").stat().st_uid
+        parent = Path(tempfile.gettempdir()) if parent is None else parent
+        directory = parent / f"overspill-kernels-{owner}"
+        directory.mkdir(mode=0o700, exist_ok=True)
+        found = directory.lstat()
+    except OSError:
+        return None
+    private = directory.is_dir() and not directory.is_symlink()
+    safe = private and found.st_uid == owner and not found.st_mode & 0o077
+    return directory if safe else None

@@ -1,0 +1,1 @@
+"""Files with a meaning: the run workspace, array files, the manifest, checksums."""

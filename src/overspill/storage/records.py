@@ -1,0 +1,106 @@
+"""What the manifest says of one array file, and the dtypes that such a file can hold."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from overspill.errors import FormatError
+
+# Name (numpy's where numpy has the type, torch's otherwise) -> safetensors' code, bytes an element.
+STORED_DTYPES: dict[str, tuple[str, int]] = {
+    "bool": ("BOOL", 1),
+    "uint8": ("U8", 1),
+    "int8": ("I8", 1),
+    "uint16": ("U16", 2),
+    "int16": ("I16", 2),
+    "uint32": ("U32", 4),
+    "int32": ("I32", 4),
+    "uint64": ("U64", 8),
+    "int64": ("I64", 8),
+    "float16": ("F16", 2),
+    "bfloat16": ("BF16", 2),
+    "float32": ("F32", 4),
+    "float64": ("F64", 8),
+    "complex64": ("C64", 8),
+    "float8_e4m3fn": ("F8_E4M3", 1),
+    "float8_e5m2": ("F8_E5M2", 1),
+}
+NAMES_BY_CODE = {code: name for name, (code, _) in STORED_DTYPES.items()}
+_BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+_MOST_BYTES = 2**63 - 1
+
+
+def numpy_view_dtype(name: str) -> np.dtype[Any]:
+    """The numpy type that views such a payload: itself, or unsigned bits where numpy lacks it."""
+    if name not in STORED_DTYPES:
+        raise FormatError(f"no array file can hold dtype {name!r}")
+    return np.dtype(_BITS.get(name, name)).newbyteorder("<")
+
+
+def payload_bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    """Bytes of a payload; FormatError when no file could be that large."""
+    if dtype not in STORED_DTYPES:
+        raise FormatError(f"no array file can hold dtype {dtype!r}")
+    nbytes = math.prod(shape) * STORED_DTYPES[dtype][1]
+    if min(shape, default=0) < 0 or nbytes > _MOST_BYTES:
+        raise FormatError(f"no array file can hold shape {shape}")
+    return nbytes
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """One array file of a dataset.
+
+    Attributes:
+        path: Relative to the dataset, with forward slashes.
+        dtype: A name of `STORED_DTYPES`.
+        shape: The array's shape.
+        nbytes: Size of the whole file, header included.
+        sha256: Hex digest of the whole file.
+    """
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    sha256: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as JSON holds it."""
+        return asdict(self) | {"shape": list(self.shape)}
+
+    @classmethod
+    def from_json(cls, held: object) -> FileRecord:
+        """Read a record, trusting nothing: FormatError where a field is missing or wrong."""
+        try:
+            record = cls(
+                path=_typed(held["path"], str),  # type: ignore[index]
+                dtype=_typed(held["dtype"], str),  # type: ignore[index]
+                shape=tuple(_typed(n, int) for n in held["shape"]),  # type: ignore[index]
+                nbytes=_typed(held["nbytes"], int),  # type: ignore[index]
+                sha256=_typed(held["sha256"], str),  # type: ignore[index]
+            )
+        except (KeyError, TypeError, IndexError) as error:
+            raise FormatError(f"a file record cannot be understood: {held!r}") from error
+        if payload_bytes(record.dtype, record.shape) > record.nbytes:
+            raise FormatError(f"a file record contradicts itself: {held!r}")
+        require_inside(record.path)
+        return record
+
+
+def require_inside(path: str) -> None:
+    """Refuse a relative path that could leave the dataset's directory."""
+    parts = PurePosixPath(path).parts
+    if not parts or path.startswith("/") or ".." in parts or "\0" in path:
+        raise FormatError(f"a path leaves the dataset's directory: {path!r}")
+
+
+def _typed(value: Any, kind: type) -> Any:
+    if type(value) is not kind:  # bool is an int to isinstance
+        raise TypeError(f"{value!r} is not {kind.__name__}")
+    return value

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+from numba.core import config
+
+from overspill.kernels import jit
+
+
+def total(values: np.ndarray) -> int:
+    found = 0
+    for value in values:
+        found += value
+    return found
+
+
+def test_a_kernel_computes() -> None:
+    assert jit.kernel(total)(np.arange(5)) == 10
+
+
+def refuse_cache(monkeypatch: pytest.MonkeyPatch, *, also_in: str | None) -> list[bool]:
+    """Make numba behave as where it finds no directory, except perhaps in a chosen one."""
+    real, asked = numba.njit, []
+
+    def njit(*args: object, **options: bool) -> object:
+        asked.append(options.get("cache", False))
+        if options.get("cache") and also_in != config.CACHE_DIR:
+            raise RuntimeError("cannot cache function: no locator available")
+        return real(*args, **options)
+
+    monkeypatch.setattr(numba, "njit", njit)
+    return asked
+
+
+def test_without_a_place_to_cache_it_uses_a_private_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = jit.private_cache_directory(tmp_path)
+    assert private is not None
+    monkeypatch.setattr(jit, "private_cache_directory", lambda: private)
+    asked = refuse_cache(monkeypatch, also_in=str(private))
+    before = config.CACHE_DIR
+    assert jit.kernel(total)(np.arange(5)) == 10
+    assert asked == [True, True] and before == config.CACHE_DIR
+    assert list(private.rglob("*.nbi"))
+
+
+def test_without_any_place_it_compiles_uncached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jit, "private_cache_directory", lambda: None)
+    asked = refuse_cache(monkeypatch, also_in=None)
+    assert jit.kernel(total)(np.arange(5)) == 10
+    assert asked == [True, False]
+
+
+@pytest.mark.parametrize("trap", ["writable by others", "link", "file"])
+def test_a_directory_that_others_could_fill_is_not_used(tmp_path: Path, trap: str) -> None:
+    private = jit.private_cache_directory(tmp_path)
+    assert private is not None and private.stat().st_mode & 0o777 == 0o700
+    assert jit.private_cache_directory(tmp_path) == private
+    if trap == "writable by others":
+        private.chmod(0o770)
+    else:
+        private.rmdir()
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        if trap == "link":
+            private.symlink_to(tmp_path / "elsewhere")
+        else:
+            private.touch(mode=0o600)
+    assert jit.private_cache_directory(tmp_path) is None
+
+
+def test_a_missing_parent_is_no_directory(tmp_path: Path) -> None:
+    assert jit.private_cache_directory(tmp_path / "gone") is None
+
+
+def test_importing_never_fails_without_a_home(tmp_path: Path) -> None:
+    script = "import overspill.kernels.jit as j; print(j.kernel(lambda x: x + 1)(1))"
+    environment = {"HOME": "/nonexistent", "TMPDIR": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    result = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True
+    )
+    assert result.stdout.strip() == "2", result.stderr

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from overspill.errors import DiskRefusedError, FormatError, StaleFileError
+from overspill.storage.arrays import ArrayWriter
+from overspill.storage.checksums import verify_checksums
+from overspill.storage.manifest import (
+    MANIFEST_NAME,
+    EdgeTypeRecord,
+    FileRecord,
+    Manifest,
+    NodeTypeRecord,
+    publish_manifest,
+    read_manifest,
+)
+
+
+def put(directory: Path, name: str, array: np.ndarray) -> FileRecord:
+    (directory / "a").mkdir(exist_ok=True)
+    with ArrayWriter(
+        directory / "a" / name, dtype=array.dtype.name, shape=array.shape, record_path=f"a/{name}"
+    ) as writer:
+        writer.append(array)
+    assert writer.result is not None
+    return writer.result
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Manifest:
+    x = put(tmp_path, "x", np.ones((2, 3), np.float32))
+    ids = put(tmp_path, "ids", np.array([7, 9]))
+    indptr = put(tmp_path, "indptr", np.array([0, 1, 1]))
+    indices = put(tmp_path, "indices", np.array([1], np.int32))
+    edge = EdgeTypeRecord("node", "to", "node", 1, {"csc": {"indptr": indptr, "indices": indices}})
+    return Manifest(
+        "0" * 32,
+        {"node": NodeTypeRecord("node", 2, {"x": x}, ids)},
+        {edge.key: edge},
+        options={"ids": "remap"},
+        sources=[{"path": "e.csv", "nbytes": 3}],
+        created="2026-01-01T00:00:00+00:00",
+        overspill_version="0.1.0",
+    )
+
+
+def test_a_manifest_comes_back_as_it_was(tmp_path: Path, manifest: Manifest) -> None:
+    publish_manifest(tmp_path, manifest)
+    assert read_manifest(tmp_path) == manifest
+    assert len(manifest.files()) == 4
+    assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize("step", ["fsync", "rename"])
+def test_a_failing_step_leaves_no_manifest(
+    tmp_path: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(DiskRefusedError) as caught:
+        patch.setattr(*((os, "fsync", refuse) if step == "fsync" else (Path, "rename", refuse)))
+        publish_manifest(tmp_path, manifest)
+    assert caught.value.errno == 28
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
+
+
+def test_no_manifest_is_no_dataset(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="not an Overspill dataset"):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "parquet"},
+        {"version": 2},
+        {"node_types": []},
+        {"node_types": {"node": {"count": -1, "arrays": {}, "ids": None}}},
+        {"node_types": {"node": {"count": True, "arrays": {}, "ids": None}}},
+        {"edge_types": [{"type": ["a", "b"], "count": 0, "layouts": {}}]},
+    ],
+)
+def test_a_foreign_or_damaged_manifest_is_refused(
+    tmp_path: Path, manifest: Manifest, change: dict[str, object]
+) -> None:
+    publish_manifest(tmp_path, manifest)
+    path = tmp_path / MANIFEST_NAME
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(FormatError):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "null", '{"format": "overspill-dataset"}'])
+def test_a_cut_manifest_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / MANIFEST_NAME).write_text(text)
+    with pytest.raises(FormatError):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "", "a\0b"])
+def test_paths_stay_inside(tmp_path: Path, manifest: Manifest, path: str) -> None:
+    node = manifest.node_types["node"]
+    stray = replace(node, arrays={"x": replace(node.arrays["x"], path=path)})
+    publish_manifest(tmp_path, replace(manifest, node_types={"node": stray}))
+    with pytest.raises(FormatError, match="leaves"):
+        read_manifest(tmp_path)
+
+
+def test_counts_and_shapes_must_agree(tmp_path: Path, manifest: Manifest) -> None:
+    node = replace(manifest.node_types["node"], count=5)
+    publish_manifest(tmp_path, replace(manifest, node_types={"node": node}))
+    with pytest.raises(FormatError, match="for 5 nodes"):
+        read_manifest(tmp_path)
+
+
+def test_a_gone_or_replaced_file_is_stale(tmp_path: Path, manifest: Manifest) -> None:
+    publish_manifest(tmp_path, manifest)
+    (tmp_path / "a" / "x").unlink()
+    with pytest.raises(StaleFileError):
+        read_manifest(tmp_path)
+    put(tmp_path, "x", np.ones((2, 3), np.float64))
+    with pytest.raises(StaleFileError, match="float64"):
+        read_manifest(tmp_path)
+
+
+def test_checksums_find_what_the_header_cannot(tmp_path: Path, manifest: Manifest) -> None:
+    publish_manifest(tmp_path, manifest)
+    seen: list[tuple[int, int]] = []
+    assert verify_checksums(tmp_path, manifest, progress=lambda *at: seen.append(at)) == []
+    assert len(seen) == 4 and seen[-1][0] == seen[-1][1]
+    content = bytearray((tmp_path / "a" / "ids").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "a" / "ids").write_bytes(content)
+    (tmp_path / "a" / "indptr").write_bytes(b"")
+    (tmp_path / "a" / "x").unlink()
+    read = {Path(p.path).name: p.reason for p in verify_checksums(tmp_path, manifest)}
+    assert "sha256" in read["ids"] and "0 bytes" in read["indptr"] and "read" in read["x"]
+    assert set(read) == {"ids", "indptr", "x"}
