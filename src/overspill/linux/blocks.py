@@ -18,7 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overspill.errors import DiskRefusedError
+import numpy as np
+
+from overspill.errors import DiskRefusedError, InputError
 from overspill.linux import libc
 
 if TYPE_CHECKING:
@@ -76,21 +78,27 @@ def write_all(fd: int, data: Buffer, offset: int, *, path: str) -> None:
 
     Args:
         fd: A descriptor open for writing.
-        data: A C-contiguous buffer: bytes, memoryview, array.
+        data: A C-contiguous buffer: bytes, memoryview, array of any dtype and byte order.
         offset: Where in the file, in bytes.
         path: The file's name, for messages.
 
     Raises:
         DiskRefusedError: The disk refused; the bytes before the failure may have been written.
+        InputError: The buffer is not C-contiguous, so that writing it would reorder it.
     """
     view = memoryview(data)
-    if view.nbytes == 0:  # cast() refuses shapes with a zero in them
+    if not view.c_contiguous:
+        raise InputError(
+            "the buffer is not C-contiguous", path=path, remedy="pass np.ascontiguousarray(data)"
+        )
+    if view.nbytes == 0:  # frombuffer refuses an empty one
         return
-    view = view.cast("B")
+    # Not view.cast("B"), which refuses complex numbers and foreign byte orders.
+    flat = np.frombuffer(view, dtype=np.uint8).data
     done = 0
     while done < view.nbytes:
         try:
-            written = os.pwrite(fd, view[done : done + _WRITE_CHUNK_BYTES], offset + done)
+            written = os.pwrite(fd, flat[done : done + _WRITE_CHUNK_BYTES], offset + done)
             if written == 0:
                 raise OSError(errno.EIO, "the write made no progress")
         except OSError as error:
@@ -101,9 +109,16 @@ def write_all(fd: int, data: Buffer, offset: int, *, path: str) -> None:
 def start_writeback(fd: int, offset: int, nbytes: int) -> None:
     """Start writing a range's dirty pages to the device, without waiting for it.
 
+    Args:
+        fd: A descriptor open for writing.
+        offset: Start of the range, in bytes.
+        nbytes: Its length; 0 does nothing.
+
     Raises:
         DiskRefusedError: The device refused.
     """
+    if nbytes == 0:  # to the kernel 0 means up to the end of the file
+        return
     with _refusal(fd, nbytes):
         try:
             libc.call("sync_file_range", fd, offset, nbytes, _SYNC_WRITE)
@@ -119,9 +134,16 @@ def finish_writeback(fd: int, offset: int, nbytes: int) -> None:
     throttle, and the cache: 2.65 GB/s inside 256 MiB. It does not flush the device's own cache or
     the file's size: fsync before the file is relied upon.
 
+    Args:
+        fd: A descriptor open for writing.
+        offset: Start of the range, in bytes.
+        nbytes: Its length; 0 does nothing.
+
     Raises:
         DiskRefusedError: A page could not be written.
     """
+    if nbytes == 0:
+        return
     flags = _SYNC_WAIT_BEFORE | _SYNC_WRITE | _SYNC_WAIT_AFTER
     with _refusal(fd, nbytes):
         try:

@@ -197,9 +197,12 @@ def _own_groups(controller: str, proc: Path) -> Iterator[tuple[str, str]]:
 def _climb(group: str, mounts: list[Mount]) -> list[Path]:
     """Directories from the own group to the mount point, by the mount that shows the most."""
     best: list[Path] = []
-    for mount in mounts:
-        point = Path(mount.point)
-        directory = point / _below(group, mount.root)
+    placed = [(Path(mount.point), _below(group, mount.root)) for mount in mounts]
+    fitting = [(point, below) for point, below in placed if below is not None]
+    # No mount shows the group or an ancestor: what is mounted is most likely a container's own
+    # group under another name, and to take a limit too many errs on the safe side.
+    for point, below in fitting or [(point, "") for point, _ in placed]:
+        directory = point / below
         # A group that is hidden from here: its nearest ancestor that can be seen still binds.
         while not directory.is_dir() and directory != point:
             directory = directory.parent
@@ -211,12 +214,20 @@ def _climb(group: str, mounts: list[Mount]) -> list[Path]:
     return _without_free_ancestors(best)
 
 
-def _below(group: str, root: str) -> str:
-    """The group's path below the mounted root; empty (the mount itself) where it lies elsewhere."""
-    if ".." in group.split("/") or ".." in root.split("/"):  # outside of the cgroup namespace
-        return ""
-    inside = Path(group)
-    return str(inside.relative_to(root)) if inside.is_relative_to(root) else ""
+def _below(group: str, root: str) -> str | None:
+    """The group's path below a mounted root, or None where the root is no ancestor of the group.
+
+    Both are told from the root of this process's cgroup namespace; ".." leads out of it. A root
+    further out is an ancestor, but the names in between are hidden: the mount itself then stands
+    for all of them.
+    """
+    inside = [part for part in group.split("/") if part]
+    outside = [part for part in root.split("/") if part]
+    while inside and outside and inside[0] == outside[0]:
+        del inside[0], outside[0]
+    if ".." in inside or any(part != ".." for part in outside):
+        return None
+    return "" if outside else "/".join(inside)
 
 
 def _without_free_ancestors(directories: list[Path]) -> list[Path]:

@@ -106,7 +106,8 @@ class MemoryGroup:
         Raises:
             UnavailableError: The group is gone, or its scope has not started.
         """
-        use = None if self._located() is None else read_group(self._located() or Path())
+        directory = self._located()
+        use = None if directory is None else read_group(directory)
         if use is None:
             raise UnavailableError("the memory group cannot be read", path=str(self.directory))
         return use

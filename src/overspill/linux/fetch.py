@@ -74,8 +74,10 @@ class PageFetcher:
             MappingError: A range lies outside the file, or the kernel refused.
             StaleFileError: The file was replaced (methods that must open it again).
         """
-        self._check(first_pages, page_counts)
-        firsts, counts = split_ranges(first_pages, page_counts)
+        firsts = np.asarray(first_pages, dtype=np.int64)
+        counts = np.asarray(page_counts, dtype=np.int64)
+        self._check(firsts, counts)
+        firsts, counts = split_ranges(firsts, counts)
         if firsts.size == 0:
             return
         if self.method == "process_madvise":

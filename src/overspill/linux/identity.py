@@ -106,7 +106,7 @@ def _by_stat(path_or_fd: str | Path | int) -> FileIdentity:
 def _gone(error: OSError, path_or_fd: str | Path | int) -> StaleFileError:
     number = error.errno or errno.ENOENT
     return StaleFileError(
-        f"cannot find the file: {os.strerror(number)}",
+        f"cannot look at the file: {os.strerror(number)}",
         path=str(path_or_fd),
         errno=number,
         remedy="make the file again, or open the path it now has",

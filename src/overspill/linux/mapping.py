@@ -107,15 +107,8 @@ def map_file(
         address = _map(fd, name, nbytes, shared=shared) if nbytes else 0
     finally:
         os.close(fd)
-    mapping = Mapping(address, name, found, shared=shared)
-    # Between the check and the mapping the file may have been replaced or cut short.
-    if identify_file(name) != found:
-        raise StaleFileError(
-            "the file was replaced or resized while it was being mapped",
-            path=name,
-            remedy="open it again; writers must replace files by rename, not in place",
-        )
-    return mapping
+    # From here on the object owns the memory, whatever happens next.
+    return _unchanged(Mapping(address, name, found, shared=shared))
 
 
 def _open(name: str, *, shared: bool) -> int:
@@ -132,6 +125,22 @@ def _open(name: str, *, shared: bool) -> int:
                 remedy="make the file again, or open the path it now has",
             ) from error
         raise _refused(error, "cannot open the file for mapping", name, None) from error
+
+
+def _unchanged(mapping: Mapping) -> Mapping:
+    """Between the check and the mapping the file may have been replaced or cut short."""
+    path, before = mapping.path, mapping.identity
+    try:
+        if identify_file(path) == before:
+            return mapping
+    except StaleFileError:  # gone meanwhile
+        pass
+    del mapping  # an error's traceback would keep it
+    raise StaleFileError(
+        "the file was replaced, removed or resized while it was being mapped",
+        path=path,
+        remedy="open it again; writers must replace files by rename, not in place",
+    )
 
 
 def _check(

@@ -132,10 +132,11 @@ def total_disk_bytes(path: str | Path) -> int:
 
 def nearest_existing(path: str | Path) -> Path:
     """The path with links resolved, or its nearest parent that exists."""
-    place = Path(path).resolve()
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    return place
+    # Not pathlib: it raises on a loop of links, and on a directory that may not be searched.
+    place = os.path.realpath(path)
+    while not os.path.exists(place) and place != "/":  # noqa: PTH110
+        place = os.path.dirname(place)  # noqa: PTH120
+    return Path(place)
 
 
 def _judged(path: str | Path, proc: Path) -> str:
@@ -168,7 +169,10 @@ def _mount_of(place: Path, mounts: list[Mount]) -> Mount | None:
     covering = [mount for mount in mounts if place.is_relative_to(mount.point)]
     # The device decides between a mount and one that hides it; btrfs subvolumes have devices of
     # their own, which no mount carries, so the longest prefix alone must do there.
-    device = place.stat().st_dev if place.exists() else None
+    try:
+        device = place.stat().st_dev
+    except OSError:
+        device = None
     same = [mount for mount in covering if mount.device == device]
     best: Mount | None = None
     for mount in same or covering:
