@@ -91,8 +91,18 @@ def run_script(
 def make_cold(*paths: Path) -> None:
     """Drop the cache of files, and assert that it is gone."""
     for path in paths:
-        assert drop_cache(path), f"the cache of {path} was not dropped"
+        if drop_cache(path).resident_after_bytes:
+            # Read-ahead that an earlier test asked for is still under way and holds its pages:
+            # reading the file waits for it.
+            _read_through(path)
+            assert drop_cache(path), f"the cache of {path} was not dropped"
         assert cached_bytes(path) == 0, f"something keeps pages of {path}"
+
+
+def _read_through(path: Path) -> None:
+    with path.open("rb", buffering=0) as opened:
+        while opened.read(1 << 20):
+            pass
 
 
 def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
