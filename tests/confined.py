@@ -16,11 +16,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from overspill.linux.cache import cached_bytes, drop_cache
+from overspill.linux.cache import drop_cache
 from overspill.linux.confine import MemoryGroup, Peaks, PeakSampler
 from overspill.settings import child_environment
 
 TESTS = Path(__file__).resolve().parent
+_COLD_ATTEMPTS = 20
 _PRIVATE_SHM = 'mount -t tmpfs -o size="$1" tmpfs /dev/shm && shift && exec "$@"'
 
 
@@ -91,12 +92,17 @@ def run_script(
 def make_cold(*paths: Path) -> None:
     """Drop the cache of files, and assert that it is gone."""
     for path in paths:
-        if drop_cache(path).resident_after_bytes:
-            # Read-ahead that an earlier test asked for is still under way and holds its pages:
-            # reading the file waits for it.
+        for _ in range(_COLD_ATTEMPTS):
+            result = drop_cache(path)
+            assert result, f"the cache of {path} was not dropped: {result.reason}"
+            if result.resident_after_bytes == 0:
+                break
+            # Read-ahead that was asked for earlier is under way and holds its pages, or reclaim
+            # has them in hand for a moment: reading the file waits for the one and outlasts the
+            # other.
             _read_through(path)
-            assert drop_cache(path), f"the cache of {path} was not dropped"
-        assert cached_bytes(path) == 0, f"something keeps pages of {path}"
+        else:
+            raise AssertionError(f"something keeps pages of {path}: {result}")
 
 
 def _read_through(path: Path) -> None:
