@@ -76,10 +76,9 @@ def test_every_room_is_on_a_floor() -> None:
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))
 def test_imports_run_one_way(path: Path) -> None:
     mine = room(path)
-    if mine == "__init__":
-        allowed = {"settings", "errors"}
-    else:
-        allowed = set(FLOORS[: FLOORS.index(mine) + 1])
+    allowed = (
+        {"settings", "errors"} if mine == "__init__" else set(FLOORS[: FLOORS.index(mine) + 1])
+    )
     for name, line in imports(path):
         parts = name.split(".")
         if parts[0] != "overspill" or len(parts) == 1:
