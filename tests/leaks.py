@@ -19,12 +19,14 @@ from pathlib import Path
 import psutil
 
 SHM = Path("/dev/shm")
+_LARGEST_PID = 1 << 22
 # Kept open by libraries for the whole process, on purpose.
 _STANDING = re.compile(r"/dev/(null|u?random|tty|pts/.*)$|anon_inode:|socket:|/proc/")
 # Started once a process by multiprocessing and torch, and kept.
 _STANDING_CHILDREN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 _STANDING_NAMES = ("torch_shm_manage",)
-_NAME_WITH_PID = re.compile(r"torch_(\d+)_")
+# torch and others put the number of the owning process into the name.
+_NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
@@ -113,8 +115,10 @@ def _is_foreign(name: str) -> bool:
     if not path.exists():
         return True
     own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
-    match = _NAME_WITH_PID.match(name)
-    if match and int(match.group(1)) not in own and psutil.pid_exists(int(match.group(1))):
+    numbers = {int(number) for number in _NUMBER.findall(name)}
+    if numbers & own:
+        return False
+    if any(psutil.pid_exists(number) for number in numbers if 0 < number < _LARGEST_PID):
         return True
     needle = os.fsencode(path)
     for pid in psutil.pids():
