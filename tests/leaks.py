@@ -25,8 +25,8 @@ _STANDING = re.compile(r"/dev/(null|u?random|tty|pts/.*)$|anon_inode:|socket:|/p
 # Started once a process by multiprocessing and torch, and kept.
 _STANDING_CHILDREN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 _STANDING_NAMES = ("torch_shm_manage",)
-# torch and others put the number of the owning process into the name.
-_NUMBER = re.compile(r"\d+")
+# torch_<process>_<random>_<count>: the first number of its own is the owner's.
+_OWNER = re.compile(r"[_.-](\d+)(?=[_.-]|$)")
 
 
 @dataclass(frozen=True)
@@ -115,10 +115,11 @@ def _is_foreign(name: str) -> bool:
     if not path.exists():
         return True
     own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
-    numbers = {int(number) for number in _NUMBER.findall(name)}
-    if numbers & own:
+    match = _OWNER.search(name)
+    owner = int(match.group(1)) if match else 0
+    if owner in own:
         return False
-    if any(psutil.pid_exists(number) for number in numbers if 0 < number < _LARGEST_PID):
+    if 0 < owner < _LARGEST_PID and psutil.pid_exists(owner):
         return True
     needle = os.fsencode(path)
     for pid in psutil.pids():

@@ -42,15 +42,23 @@ def test_a_mapping_left_is_seen_and_a_cycle_is_collected_first(tmp_path: Path) -
 
 def test_a_name_in_shared_memory_is_seen_unless_a_stranger_may_own_it(tmp_path: Path) -> None:
     before = holdings(tmp_path)
+    # As a child of ours that has ended leaves it: nobody alive can own it.
+    orphan = Path(f"/dev/shm/torch_{2**22 - 1}_{os.getpid()}_1")
     mine = Path(f"/dev/shm/overspill_leak_test_{os.getpid()}")
-    theirs = Path(f"/dev/shm/torch_1_{os.getpid()}")  # process 1 lives, and is no child of ours
+    theirs = Path(f"/dev/shm/torch_1_{os.getpid()}_0")  # process 1 lives, and is no child of ours
     try:
         mine.touch()
         theirs.touch()
-        assert left_behind(before, tmp_path) == [f"/dev/shm name: {mine.name}"]
+        # Held open, so that a run beside this one sees whose it is.
+        with orphan.open("w"):
+            found = left_behind(before, tmp_path)
+        assert [one for one in found if "/dev/shm" in one] == [
+            f"/dev/shm name: {one.name}" for one in (mine, orphan)
+        ]
     finally:
         mine.unlink()
         theirs.unlink()
+        orphan.unlink()
 
 
 def test_a_child_and_a_thread_left_running_are_seen(tmp_path: Path) -> None:
