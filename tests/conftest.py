@@ -13,7 +13,7 @@ import pytest
 
 from capabilities import demand
 from confined import PythonResult, run_script
-from leaks import holdings, left_behind
+from leaks import holdings, isolate_shared_memory, left_behind
 from overspill.linux.confine import MemoryGroup
 from overspill.linux.mounts import read_mounts
 
@@ -21,6 +21,7 @@ _FAILED = pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    isolate_shared_memory()
     config.addinivalue_line(
         "markers", "requires(*names): capabilities of the machine without which the test skips"
     )

@@ -7,6 +7,7 @@ that could own it.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import multiprocessing.forkserver
 import multiprocessing.resource_sharer
@@ -27,6 +28,28 @@ _STANDING_CHILDREN = ("multiprocessing.resource_tracker", "multiprocessing.forks
 _STANDING_NAMES = ("torch_shm_manage",)
 # torch_<process>_<random>_<count>: the first number of its own is the owner's.
 _OWNER = re.compile(r"[_.-](\d+)(?=[_.-]|$)")
+
+
+_CLONE_NEWNS = 0x20000
+_MS_REC, _MS_PRIVATE = 0x4000, 1 << 18
+_alone = False
+
+
+def isolate_shared_memory() -> None:
+    """Give this process and its children a /dev/shm, and mounts, of their own, where it may.
+
+    The namespace and all that is mounted in it go with its last process, however that ends.
+    """
+    global _alone
+    libc = ctypes.CDLL(None)
+    held = os.statvfs(SHM)
+    size = b"mode=1777,size=%d" % (held.f_blocks * held.f_frsize)
+    # In this order: mounted before the namespace is private, it would show outside.
+    _alone = (
+        libc.unshare(_CLONE_NEWNS) == 0
+        and libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None) == 0
+        and libc.mount(b"tmpfs", os.fsencode(SHM), b"tmpfs", 0, size) == 0
+    )
 
 
 @dataclass(frozen=True)
@@ -114,6 +137,8 @@ def _is_foreign(name: str) -> bool:
     path = SHM / name
     if not path.exists():
         return True
+    if _alone:
+        return False
     own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
     match = _OWNER.search(name)
     owner = int(match.group(1)) if match else 0

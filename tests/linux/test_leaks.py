@@ -11,8 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import leaks
+from capabilities import requires
 from leaks import holdings, left_behind
 from overspill.linux.mapping import Mapping, map_file
+from overspill.linux.mounts import read_mounts
 from overspill.settings import child_environment
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -40,7 +43,10 @@ def test_a_mapping_left_is_seen_and_a_cycle_is_collected_first(tmp_path: Path) -
     assert left_behind(before, tmp_path) == []
 
 
-def test_a_name_in_shared_memory_is_seen_unless_a_stranger_may_own_it(tmp_path: Path) -> None:
+def test_a_name_in_shared_memory_is_seen_unless_a_stranger_may_own_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaks, "_alone", False)
     before = holdings(tmp_path)
     # As a child of ours that has ended leaves it: nobody alive can own it.
     orphan = Path(f"/dev/shm/torch_{2**22 - 1}_{os.getpid()}_1")
@@ -59,6 +65,15 @@ def test_a_name_in_shared_memory_is_seen_unless_a_stranger_may_own_it(tmp_path: 
         mine.unlink()
         theirs.unlink()
         orphan.unlink()
+
+
+@requires("private_mount")
+def test_a_run_has_a_shared_memory_of_its_own() -> None:
+    assert leaks._alone
+    outside = Path(f"/proc/{os.getppid()}/mountinfo").read_text()
+    inside = [mount for mount in read_mounts() if mount.point == "/dev/shm"][-1]
+    assert f" 0:{os.minor(inside.device)} " not in outside
+    assert inside.kind == "tmpfs"
 
 
 def test_a_child_and_a_thread_left_running_are_seen(tmp_path: Path) -> None:
