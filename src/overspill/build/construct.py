@@ -1,0 +1,240 @@
+"""The build itself, as its own process runs it: inputs, plan, the two passes, the manifest.
+
+Bottleneck: the device: edges are read once, written to the spool and read back, written as rows.
+Memory: the plan's, whatever the number of edges and nodes. Limits: one node and one edge type.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from overspill import __version__
+from overspill.build.assemble import RowAssembler
+from overspill.build.directory import BuildDirectory
+from overspill.build.features import copy_features
+from overspill.build.ids import IdTranslator, store_distinct_ids
+from overspill.build.inputs import Inputs, out_of_range
+from overspill.build.partition import UNBOUNDED, RangePartitioner
+from overspill.build.plan import BuildPlan
+from overspill.build.progress import Event, Progress
+from overspill.build.spec import BuildSpec
+from overspill.errors import DiskRefusedError, FormatError, InputError
+from overspill.linux.mounts import free_disk_bytes
+from overspill.storage.manifest import EdgeTypeRecord, Manifest, NodeTypeRecord
+from overspill.storage.records import FileRecord
+
+NODE_TYPE = "node"
+EDGE_TYPE = (NODE_TYPE, "to", NODE_TYPE)
+_NODE_PREFIX = f"nodes/{NODE_TYPE}"
+_EDGE_PREFIX = f"edges/{'__'.join(EDGE_TYPE)}"
+_NARROW_LIMIT = 2**31
+
+
+@dataclass(frozen=True)
+class BuildSummary:
+    """What a build did.
+
+    Attributes:
+        nodes: Number of nodes.
+        edges: Number of edges.
+        seconds: Total time.
+        phase_seconds: Time of each phase.
+        edges_per_second: Edges over total time.
+        projected_bytes: Peak anonymous memory that was planned.
+        allowed_bytes: What the process was allowed to hold.
+    """
+
+    nodes: int
+    edges: int
+    seconds: float
+    phase_seconds: dict[str, float]
+    edges_per_second: float
+    projected_bytes: int
+    allowed_bytes: int
+
+
+def construct(
+    spec: BuildSpec, plan: BuildPlan, *, inputs: Inputs, send: Callable[[Event], None]
+) -> BuildSummary:
+    """Build a dataset in this process.
+
+    Args:
+        spec: What to build.
+        plan: Sizes of all buffers.
+        inputs: The opened inputs of `spec`.
+        send: Receives progress events.
+
+    Raises:
+        InputError: An input is wrong; names file, row, column and value.
+        OutputDirError: The output directory holds something else.
+        DiskRefusedError: The disk refused; nothing is left behind.
+    """
+    started = time.monotonic()
+    progress = Progress(send)
+    with BuildDirectory(spec.out) as directory:
+        build = _Build(spec, plan, inputs, directory, progress)
+        nodes, edges = build.run()
+    progress.end()
+    seconds = time.monotonic() - started
+    return BuildSummary(
+        nodes,
+        edges,
+        seconds,
+        progress.seconds,
+        edges / max(seconds, 1e-9),
+        plan.projected_bytes,
+        plan.allowed_bytes,
+    )
+
+
+class _Build:
+    def __init__(
+        self,
+        spec: BuildSpec,
+        plan: BuildPlan,
+        inputs: Inputs,
+        directory: BuildDirectory,
+        progress: Progress,
+    ) -> None:
+        self._spec, self._plan, self._inputs = spec, plan, inputs
+        self._directory, self._progress = directory, progress
+        self._nodes = inputs.num_nodes
+        self._translator: IdTranslator | None = None
+
+    def run(self) -> tuple[int, int]:
+        ids = self._remap() if self._inputs.remap else None
+        edges, layouts = self._build_rows()
+        arrays = self._copy_arrays()
+        self._progress.begin("publish", 1, "manifests")
+        nodes = self._require_count()
+        node = NodeTypeRecord(NODE_TYPE, nodes, arrays, ids)
+        edge = EdgeTypeRecord(*EDGE_TYPE, edges, layouts)
+        self._directory.publish(
+            Manifest(
+                uuid.uuid4().hex,
+                {NODE_TYPE: node},
+                {edge.key: edge},
+                options=_options(self._spec),
+                sources=self._sources(),
+                created=datetime.now(UTC).isoformat(timespec="seconds"),
+                overspill_version=__version__,
+            )
+        )
+        return nodes, edges
+
+    def _remap(self) -> FileRecord:
+        self._progress.begin("collect ids", self._inputs.nbytes, "B")
+        path = f"{_NODE_PREFIX}/ids.safetensors"
+        record = store_distinct_ids(self._all_ids(), self._directory, path=path, plan=self._plan)
+        self._inputs.require_nodes(record.shape[0], "the distinct ids of the edges")
+        self._nodes = record.shape[0]
+        self._translator = IdTranslator.open(self._directory.path / path, record)
+        return record
+
+    def _all_ids(self) -> Iterator[npt.NDArray[np.int64]]:
+        for _, chunk, done in self._inputs.chunks(self._plan.chunk_edges):
+            yield chunk.sources
+            yield chunk.targets
+            self._progress.reach(done)
+
+    def _build_rows(self) -> tuple[int, dict[str, dict[str, FileRecord]]]:
+        known = self._nodes
+        partitioner = RangePartitioner(
+            self._directory.file("scratch/edges.spool"),
+            self._plan,
+            id_limit=UNBOUNDED if known is None else known,
+            last_target=1 if known is None else known,
+            wide=known is not None and known > _NARROW_LIMIT,
+        )
+        with partitioner:
+            self._partition(partitioner)
+            blocks = partitioner.finish()
+            nodes = self._count_nodes(partitioner.largest_id, blocks.edges)
+            self._progress.begin("build rows", blocks.edges, "edges")
+            assembler = RowAssembler(
+                self._directory,
+                self._plan,
+                num_nodes=nodes,
+                num_edges=blocks.edges,
+                on_progress=self._progress.reach,
+            )
+            prefix = f"{_EDGE_PREFIX}/{self._spec.layout}"
+            parts = assembler.write(blocks, base=0, shift=partitioner.shift, prefix=prefix)
+        return blocks.edges, {self._spec.layout: parts}
+
+    def _partition(self, partitioner: RangePartitioner) -> None:
+        self._progress.begin("partition", self._inputs.nbytes, "B")
+        for reader, chunk, done in self._inputs.chunks(self._plan.chunk_edges):
+            sources, targets = chunk.sources, chunk.targets
+            if self._translator is not None:
+                sources = self._translator.translate(sources)
+                targets = self._translator.translate(targets)
+            taken = partitioner.add(sources, targets)
+            if taken < len(sources):
+                raise out_of_range(reader, chunk, taken, self._nodes)
+            self._progress.reach(done)
+
+    def _count_nodes(self, largest: int, edges: int) -> int:
+        if self._nodes is None:
+            if edges == 0:
+                raise InputError(
+                    "there are no edges, and nothing says how many nodes there are",
+                    path=self._inputs.readers[0].path if self._inputs.readers else None,
+                    remedy="give num_nodes or node features",
+                )
+            self._nodes = largest + 1
+            self._require_disk_for_rows(largest)
+        return self._nodes
+
+    def _require_disk_for_rows(self, largest: int) -> None:
+        needed, free = 8 * (largest + 2), free_disk_bytes(self._directory.path)
+        if needed > free:
+            raise DiskRefusedError(
+                f"the largest id is {largest}, so that row pointers alone do not fit the disk",
+                path=str(self._directory.path),
+                needed_bytes=needed,
+                available_bytes=free,
+                remedy="build with ids='remap' where ids are sparse",
+            )
+
+    def _require_count(self) -> int:
+        if self._nodes is None:
+            raise FormatError("the number of nodes was never found")
+        return self._nodes
+
+    def _copy_arrays(self) -> dict[str, FileRecord]:
+        features = self._inputs.features
+        total = sum(file.nbytes for file in features.values())
+        if features:
+            self._progress.begin("copy node arrays", total, "B")
+        return {
+            name: copy_features(
+                file,
+                self._directory,
+                path=f"{_NODE_PREFIX}/arrays/{name}.safetensors",
+                slice_bytes=self._plan.copy_bytes,
+                on_progress=self._progress.advance,
+            )
+            for name, file in features.items()
+        }
+
+    def _sources(self) -> list[dict[str, Any]]:
+        paths = [*self._spec.edges, *self._spec.node_features.values()]
+        return [{"path": path, "nbytes": Path(path).stat().st_size} for path in paths]
+
+
+def _options(spec: BuildSpec) -> dict[str, Any]:
+    held = asdict(spec)
+    return {
+        name: held[name]
+        for name in ("ids", "layout", "num_nodes", "columns", "edge_axis", "memory_limit_bytes")
+    }

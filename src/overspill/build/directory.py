@@ -1,0 +1,216 @@
+"""The output directory of a build: claimed, journalled, and cleaned up by what the journal lists.
+
+A marker file, locked for as long as the build runs, says that the directory is an unfinished
+Overspill build and lists every file and directory the build made, each before it is made. Starting
+over, or giving up, removes what is listed and nothing else. The manifest is published before the
+marker goes, so a directory is at any moment either unfinished (a marker, no manifest) or a dataset.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from overspill.errors import DiskRefusedError, FormatError, OutputDirError
+from overspill.linux.locks import lock_exclusive
+from overspill.storage.manifest import MANIFEST_NAME, Manifest, publish_manifest
+from overspill.storage.records import require_inside
+
+MARKER_NAME = ".overspill-build"
+SCRATCH = "scratch"  # where files that do not outlive the build go
+_MAGIC = {"format": "overspill-build", "version": 1}
+
+
+class BuildDirectory:
+    """A claimed output directory; leaving the block without `publish` undoes the build.
+
+    Args:
+        path: Absent, empty, or an unfinished build, which is started over.
+
+    Raises:
+        OutputDirError: It holds something else, a finished dataset, or a build that still runs.
+        DiskRefusedError: The directory cannot be written.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._fd = -1
+        self._made: list[Path] = []
+        self._finished = False
+
+    def __enter__(self) -> BuildDirectory:
+        try:
+            self._made = _make_directories(self.path)
+            _require_claimable(self.path)
+            self._fd = _lock_marker(self.path / MARKER_NAME)
+            self._start_over()
+        except OSError as error:
+            self._give_up_claim()
+            if isinstance(error, OutputDirError | DiskRefusedError):
+                raise
+            raise _refused(self.path, error) from error
+        except BaseException:
+            self._give_up_claim()
+            raise
+        return self
+
+    def file(self, relative: str) -> Path:
+        """The path of a file that the build is about to make; its directories are made."""
+        parts = Path(relative).parts
+        for depth in range(1, len(parts)):
+            directory = self.path.joinpath(*parts[:depth])
+            if not directory.is_dir():
+                self._note("/".join(parts[:depth]) + "/")
+                self._guard(directory.mkdir)
+        self._note(relative)
+        return self.path / relative
+
+    def publish(self, manifest: Manifest) -> None:
+        """Publish the manifest, then drop the marker; every scratch file is gone by now."""
+        scratch = self.path / SCRATCH
+        if scratch.is_dir():
+            self._guard(scratch.rmdir)
+        self._note(MANIFEST_NAME + ".partial")
+        publish_manifest(self.path, manifest)
+        self._finished = True
+        self._guard((self.path / MARKER_NAME).unlink)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if not self._finished:
+                remove_listed(self.path)
+                (self.path / MARKER_NAME).unlink(missing_ok=True)
+        finally:
+            self._give_up_claim()
+
+    def _note(self, entry: str) -> None:
+        # Durable before the file exists: after a crash nothing is there that the list lacks.
+        self._guard(lambda: self._write_line(entry))
+
+    def _guard(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except OSError as error:
+            raise _refused(self.path, error) from error
+
+    def _start_over(self) -> None:
+        remove_listed(self.path)
+        strays = [entry.name for entry in self.path.iterdir() if entry.name != MARKER_NAME]
+        if strays:
+            raise OutputDirError(
+                f"{self.path} holds {strays[0]!r}, which the unfinished build in it did not make",
+                path=str(self.path),
+                remedy="move it away, or choose another directory",
+            )
+        os.ftruncate(self._fd, 0)
+        self._write_line(_MAGIC)
+
+    def _write_line(self, entry: object) -> None:
+        os.write(self._fd, json.dumps(entry).encode() + b"\n")
+        os.fsync(self._fd)
+
+    def _give_up_claim(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        if not self._finished:
+            for directory in reversed(self._made):
+                if directory.is_dir() and not any(directory.iterdir()):
+                    directory.rmdir()
+
+
+def is_unfinished_build(path: Path) -> bool:
+    """Whether a directory holds the marker of an Overspill build."""
+    try:
+        with (path / MARKER_NAME).open("rb") as file:
+            first = file.readline(1000)
+    except OSError:
+        return False
+    if not first:  # killed between making the marker and writing to it
+        return True
+    try:
+        return bool(json.loads(first) == _MAGIC)
+    except ValueError:
+        return False
+
+
+def remove_listed(path: Path) -> None:
+    """Remove what an unfinished build's marker lists, in reverse order, and nothing else.
+
+    Raises:
+        FormatError: The list names something outside the directory.
+    """
+    lines = (path / MARKER_NAME).read_bytes().split(b"\n")[1:]
+    for line in reversed(lines[:-1]):  # what follows the last line feed was cut by a crash
+        try:
+            entry = json.loads(line)
+            require_inside(entry)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise FormatError(f"{path / MARKER_NAME} is damaged", path=str(path)) from error
+        target = path / entry
+        if target.parent.resolve() != (path.resolve() / entry).parent:
+            raise FormatError(f"{target} lies behind a link", path=str(target))
+        if entry.endswith("/"):
+            if target.is_dir() and not any(target.iterdir()):
+                target.rmdir()
+        else:
+            target.unlink(missing_ok=True)
+
+
+def _make_directories(path: Path) -> list[Path]:
+    missing = [parent for parent in (path, *path.parents) if not parent.exists()]
+    for directory in reversed(missing):
+        directory.mkdir(exist_ok=True)
+    return list(reversed(missing))
+
+
+def _require_claimable(path: Path) -> None:
+    if not path.is_dir():
+        raise OutputDirError(f"{path} is not a directory", path=str(path))
+    if (path / MANIFEST_NAME).exists():
+        raise OutputDirError(
+            f"{path} holds a finished dataset",
+            path=str(path),
+            remedy="open it with open_dataset, remove it, or choose another directory",
+        )
+    entries = sorted(entry.name for entry in path.iterdir())
+    if entries and not is_unfinished_build(path):
+        raise OutputDirError(
+            f"{path} holds {entries[0]!r} and is not an unfinished Overspill build",
+            path=str(path),
+            remedy="choose an empty or absent directory",
+        )
+
+
+def _lock_marker(marker: Path) -> int:
+    fd = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    try:
+        # The inode is compared after locking: the build that held the lock may have removed it.
+        if lock_exclusive(fd, blocking=False) and os.path.samestat(os.fstat(fd), marker.stat()):
+            return fd
+    except BaseException:
+        os.close(fd)
+        raise
+    os.close(fd)
+    raise OutputDirError(
+        f"another build is writing {marker.parent}",
+        path=str(marker.parent),
+        remedy="wait for it to end, or choose another directory",
+    )
+
+
+def _refused(path: Path, error: OSError) -> DiskRefusedError:
+    return DiskRefusedError(
+        f"{path} cannot be written: {error.strerror}",
+        path=str(path),
+        errno=error.errno,
+        remedy="choose a directory that can be written and has room",
+    )

@@ -1,0 +1,81 @@
+"""Node arrays: copied from .npy into array files, a slice at a time.
+
+Bottleneck: the device. A thread reads one slice ahead; memory is three slices whatever the size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from overspill.build.directory import BuildDirectory
+from overspill.build.npy import NpyFile, NpyReader, read_npy_header
+from overspill.build.pipeline import prefetched
+from overspill.errors import FormatError, InputError
+from overspill.storage.arrays import ArrayWriter
+from overspill.storage.records import STORED_DTYPES, FileRecord
+
+
+def open_features(path: str) -> NpyFile:
+    """Check that a .npy file can become a node array.
+
+    Raises:
+        InputError: It is damaged, has no first axis, or holds a type that cannot be stored.
+    """
+    file = read_npy_header(path)
+    if file.dtype.name not in STORED_DTYPES:
+        raise InputError(
+            f"{path} holds {file.dtype}, which no array file can store",
+            path=path,
+            value=str(file.dtype),
+            remedy=f"convert it to one of {', '.join(STORED_DTYPES)}",
+        )
+    if not file.shape:
+        raise InputError(f"{path} is a single number, not one row a node", path=path, value="()")
+    return file
+
+
+def copy_features(
+    file: NpyFile,
+    directory: BuildDirectory,
+    *,
+    path: str,
+    slice_bytes: int,
+    on_progress: Callable[[int], None],
+) -> FileRecord:
+    """Copy a .npy file into an array file, to C order and little-endian.
+
+    Args:
+        file: The checked source.
+        directory: The build's directory.
+        path: Where the array goes in it.
+        slice_bytes: Size of a slice; a row larger than that is a slice of its own.
+        on_progress: Called with the bytes done in each slice.
+    """
+    target = directory.file(path)
+    directory.file(path + ".partial")
+    writer = ArrayWriter(target, dtype=file.dtype.name, shape=file.shape, record_path=path)
+    with writer, closing(cast("Any", prefetched(_slices(file, slice_bytes)))) as slices:
+        for rows in slices:
+            writer.append(rows)
+            on_progress(rows.nbytes)
+    if writer.result is None:
+        raise FormatError(f"{target} was not finished", path=str(target))
+    return writer.result
+
+
+def _slices(file: NpyFile, slice_bytes: int) -> Iterator[npt.NDArray[Any]]:
+    row_bytes = math.prod(file.shape[1:]) * file.dtype.itemsize
+    if not row_bytes:
+        return
+    count = min(max(1, slice_bytes // row_bytes), file.shape[0])
+    buffers = [np.empty((count, *file.shape[1:]), file.dtype) for _ in range(3)]
+    with NpyReader(file) as reader:
+        for number, first in enumerate(range(0, file.shape[0], max(1, count))):
+            rows = buffers[number % 3][: file.shape[0] - first]
+            yield reader.rows(first, rows).astype(file.dtype.newbyteorder("<"), copy=False)

@@ -1,0 +1,88 @@
+"""One thread ahead and one behind: reading overlaps computing, and writing overlaps both.
+
+The kernels and the system calls release the interpreter's lock, so two plain threads are enough.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+class _Failed:
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def prefetched(items: Iterator[Item]) -> Iterator[Item]:
+    """Run an iterator in a thread, one item ahead.
+
+    Three items are alive at a time: the consumer's, the waiting one, the one being made. So a
+    producer may cycle through three buffers.
+
+    Yields:
+        The items; an error of the producer is raised here. Closing early ends the thread.
+    """
+    ready: queue.Queue[Any] = queue.Queue(maxsize=1)
+    stop = threading.Event()
+    ended = object()
+
+    def produce() -> None:
+        last: object = ended
+        try:
+            for item in items:
+                ready.put(item)
+                if stop.is_set():
+                    break
+        except BaseException as error:  # noqa: BLE001 (handed over whole to the consumer)
+            last = _Failed(error)
+        finally:
+            close = getattr(items, "close", None)
+            if close is not None:
+                close()
+            ready.put(last)
+
+    thread = threading.Thread(target=produce, name="overspill-prefetch", daemon=True)
+    thread.start()
+    last = None
+    try:
+        while True:
+            last = ready.get()
+            if last is ended:
+                return
+            if isinstance(last, _Failed):
+                raise last.error
+            yield last
+    finally:
+        stop.set()
+        while last is not ended and not isinstance(last, _Failed):
+            last = ready.get()
+        thread.join()
+
+
+class Behind(Generic[Item]):
+    """Runs calls in order in one thread, at most one waiting: `submit` waits for the one before."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._pending: Future[Item] | None = None
+
+    def submit(self, act: Callable[..., Item], *arguments: Any) -> Item | None:
+        """Start a call; returns the result of the call before it, or raises its error."""
+        before = self.wait()
+        self._pending = self._pool.submit(act, *arguments)
+        return before
+
+    def wait(self) -> Item | None:
+        """The result of the call under way, once it is there; None when there is none."""
+        pending, self._pending = self._pending, None
+        return None if pending is None else pending.result()
+
+    def close(self) -> None:
+        """Wait for the thread to end; the result or error of the last call is dropped."""
+        self._pool.shutdown(wait=True)

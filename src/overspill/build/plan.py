@@ -1,0 +1,109 @@
+"""How much memory a build takes: buffers chosen so that the projection stays within the limit.
+
+The sizes depend on the memory allowed and never on the number of edges or nodes. One factor scales
+them all; the largest that fits is taken, up to a size beyond which more memory buys no speed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from overspill.errors import NoRoomError
+
+_MIB = 1 << 20
+# Python objects, thread stacks, the allocator's slack, and Arrow's blocks for CSV input.
+_OVERHEAD_BYTES = 40 * _MIB
+# Page cache under write-back (two windows a writer, three writers), page tables, the parent's own
+# growth: charged to the group although not to this process.
+RESERVE_BYTES = 56 * _MIB
+_SCALES = (16, 8, 4, 2, 1)
+
+
+@dataclass(frozen=True)
+class BuildPlan:
+    """Sizes of the buffers of one build.
+
+    Attributes:
+        chunk_edges: Edges that a reader hands over at a time; three chunks are alive.
+        ranges: Destination ranges that a partition step tells apart.
+        block_bytes: Size of a staged block of one range.
+        spare_blocks: Blocks beside the one that each range has open.
+        bucket_edges: Most edges that are sorted at a time; three buckets are alive.
+        bucket_rows: Most rows of such a bucket.
+        run_ids: Ids that are sorted at a time where ids are remapped, or a hub's.
+        copy_bytes: Size of a slice in which node arrays are copied.
+        projected_bytes: Peak anonymous memory of the process with these buffers.
+        allowed_bytes: What it may hold.
+    """
+
+    chunk_edges: int
+    ranges: int
+    block_bytes: int
+    spare_blocks: int
+    bucket_edges: int
+    bucket_rows: int
+    run_ids: int
+    copy_bytes: int
+    projected_bytes: int = 0
+    allowed_bytes: int = 0
+
+    def buffer_bytes(self) -> int:
+        """Bytes of all buffers of the greediest phase."""
+        chunks = 3 * 2 * 16 * self.chunk_edges  # sources and targets, raw and as int64
+        pool = (self.ranges + self.spare_blocks) * self.block_bytes
+        partition = chunks + pool
+        # Three buckets of 8-byte pairs, two outputs of 4-byte ids; wide ids halve the edges. A
+        # second level of partitioning runs beside them, with an eighth of the ranges.
+        bucket = 3 * 8 * self.bucket_edges + 2 * 4 * self.bucket_edges + 3 * 8 * self.bucket_rows
+        second = pool // 8 + 4 * 16 * (self.chunk_edges // 4)
+        # Sorted runs: the buffer, its distinct copy, and one merge window with its sorted copy.
+        runs = 5 * 8 * self.run_ids
+        return max(partition, bucket + max(second, runs), chunks + runs, 3 * self.copy_bytes)
+
+
+def plan_build(*, base_bytes: int, available_bytes: int, limit_bytes: int | None) -> BuildPlan:
+    """Choose the largest buffers that fit.
+
+    Args:
+        base_bytes: Anonymous memory that the process holds already: imports, compiled kernels.
+        available_bytes: What it can still allocate, by the system and every cgroup.
+        limit_bytes: The most that it may hold by the caller's word; None without one.
+
+    Returns:
+        The plan; ``projected_bytes`` is at most ``allowed_bytes``.
+
+    Raises:
+        NoRoomError: Not even the smallest buffers fit; names the smallest limit that works.
+    """
+    allowed = base_bytes + max(0, available_bytes - RESERVE_BYTES)
+    if limit_bytes is not None:
+        allowed = min(allowed, limit_bytes)
+    for scale in _SCALES:
+        sizes = _scaled(scale)
+        projected = base_bytes + _OVERHEAD_BYTES + BuildPlan(**sizes).buffer_bytes()
+        if projected <= allowed:
+            return BuildPlan(**sizes, projected_bytes=projected, allowed_bytes=allowed)
+    by_caller = limit_bytes is not None and allowed == limit_bytes
+    raise NoRoomError(
+        "the build does not fit the memory it may use",
+        needed_bytes=projected if by_caller else projected + RESERVE_BYTES,
+        available_bytes=allowed if by_caller else base_bytes + available_bytes,
+        remedy=(
+            f'set memory_limit to "{-(-projected // _MIB)}MiB" or more'
+            if by_caller
+            else f"give the process {-(-(projected + RESERVE_BYTES) // _MIB)} MiB or more"
+        ),
+    )
+
+
+def _scaled(scale: int) -> dict[str, int]:
+    return {
+        "chunk_edges": min(scale, 8) << 15,
+        "ranges": 512 if scale >= 4 else 256 if scale == 2 else 128,
+        "block_bytes": (64 if scale >= 4 else 32) << 10,
+        "spare_blocks": 12 * min(scale, 8),
+        "bucket_edges": scale * 98_304,
+        "bucket_rows": scale << 16,
+        "run_ids": scale << 16,
+        "copy_bytes": max(1, scale // 2) << 20,
+    }

@@ -1,0 +1,94 @@
+"""What every reader of edges offers, and which reader reads which file."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from overspill.build.npy import MAGIC
+from overspill.build.spec import BuildSpec
+from overspill.errors import InputError
+
+Ids = npt.NDArray[np.int64]
+_MODULES = {"npy": "npy_edges", "csv": "csv_edges", "snap": "snap_edges"}
+
+
+@dataclass(frozen=True)
+class EdgeChunk:
+    """Some edges of one file.
+
+    Attributes:
+        sources: Source ids, int64; valid until the third chunk after this one is made.
+        targets: Target ids.
+        first: Number of the first of these edges within the file.
+        bytes_done: How far into the file the reader is.
+    """
+
+    sources: Ids
+    targets: Ids
+    first: int
+    bytes_done: int
+
+
+class EdgeReader(Protocol):
+    """Reads one file, in order, in constant memory.
+
+    Attributes:
+        path: The file.
+        nbytes: Its size.
+        columns: What errors call the sources' and the targets' column.
+        count: Number of edges, where the format tells without reading.
+    """
+
+    path: str
+    nbytes: int
+    columns: tuple[str, str]
+    count: int | None
+
+    def chunks(self, most_edges: int) -> Iterator[EdgeChunk]:
+        """Yield all edges; InputError at a cell that is not an integer of 64 bits."""
+
+    def locate(self, edge: int) -> int:
+        """The row of an edge, as the format's users count rows; may read the file again."""
+
+
+def sniff_format(path: str) -> str:
+    """Tell "npy", "csv" or "snap" by the first bytes and the name.
+
+    Raises:
+        InputError: The file is missing, or of none of these formats.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            start = file.read(len(MAGIC))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}", path=path) from error
+    suffix = Path(path).suffix.lower()
+    if start == MAGIC or suffix == ".npy":
+        return "npy"
+    if suffix == ".csv":
+        return "csv"
+    if suffix == ".txt":
+        return "snap"
+    raise InputError(
+        f"{path}: edges cannot be read from a {suffix or 'nameless'} file",
+        path=path,
+        remedy="give .csv with a header, .txt as SNAP publishes it, or .npy",
+    )
+
+
+def open_edges(path: str, spec: BuildSpec) -> EdgeReader:
+    """Open one file of edges and check what can be checked without reading it.
+
+    Raises:
+        InputError: The file cannot be read as edges.
+    """
+    # By name: a build without CSV does not pay for pyarrow's memory.
+    module = importlib.import_module(f"overspill.build.{_MODULES[sniff_format(path)]}")
+    return cast("EdgeReader", module.open_reader(path, spec))
