@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ import torch
 from overspill.errors import MappingError, StaleFileError
 from overspill.linux.identity import FileIdentity, identify_file
 from overspill.linux.mapping import Mapping
+from overspill.tensors.layouts import tensor_over
 from overspill.tensors.registry import MAPPED, MappedFile, mapping_owner, storage_owner
 
 _TORCH_ERRNO = re.compile(r"\((\d+)\)")
@@ -55,7 +57,7 @@ def wrap_mapping(
         return torch.empty(tuple(shape), dtype=dtype)
     remember_mapping(mapping)
     storage = mapping_storage(mapping, payload_offset, nbytes)
-    return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape))
+    return tensor_over(storage, dtype, shape)
 
 
 def mapping_storage(mapping: Mapping, offset: int, nbytes: int) -> torch.UntypedStorage:
@@ -102,7 +104,7 @@ def map_shared(
     """
     found = expect_file(path, nbytes=nbytes, identity=identity)
     if nbytes == 0:
-        return torch.UntypedStorage(0)
+        return torch.empty(0, dtype=torch.uint8).untyped_storage()
     known = MAPPED.of(found, shared=True)
     if isinstance(known, torch.UntypedStorage):
         return known
@@ -159,7 +161,7 @@ def expect_file(path: str, *, nbytes: int, identity: FileIdentity | None) -> Fil
 
 def _mapped_by_torch(path: str, nbytes: int) -> torch.UntypedStorage:
     try:
-        return torch.UntypedStorage.from_file(path, shared=True, nbytes=nbytes)
+        mapped = torch.UntypedStorage.from_file(path, shared=True, nbytes=nbytes)
     except RuntimeError as error:
         # torch reports the system's error as text: "... from file <...>: Reason (12)".
         first_line = str(error).splitlines()[0]
@@ -171,3 +173,4 @@ def _mapped_by_torch(path: str, nbytes: int) -> torch.UntypedStorage:
             needed_bytes=nbytes,
             remedy="check permissions, the limit on descriptors (ulimit -n) and vm.max_map_count",
         ) from error
+    return cast(torch.UntypedStorage, mapped)  # torch declares its base class

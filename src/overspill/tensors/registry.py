@@ -58,7 +58,7 @@ class MappedFile:
 def storage_owner(storage: torch.UntypedStorage) -> Callable[[], torch.UntypedStorage | None]:
     """A weak reference to a storage that also notices when torch moved it off its mapping."""
     # A plain weakref to the Python object is no use: torch drops and revives that object freely.
-    reference = StorageWeakRef(storage)
+    reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
     address = storage.data_ptr()
 
     def owner() -> torch.UntypedStorage | None:

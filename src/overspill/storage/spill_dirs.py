@@ -1,0 +1,72 @@
+"""Whether a directory can hold spill files: on a real disk that keeps what it reserves."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from overspill.errors import SpillDirError, UnavailableError
+from overspill.linux.mounts import filesystem_type, is_copy_on_write, is_memory_backed
+
+_ELSEWHERE = "set OVERSPILL_DIR to a directory on a local disk (ext4, xfs)"
+
+
+def require_spill_dir(spill_dir: Path, *, allow_cow_disk: bool = False) -> None:
+    """Make the directory if it is missing, and refuse one that cannot hold spill files.
+
+    That the file system reserves blocks shows only when a run takes its lease there.
+
+    Args:
+        spill_dir: The directory, absolute; missing parents are made.
+        allow_cow_disk: Accept a copy-on-write disk, whose reservations may fail later.
+
+    Raises:
+        SpillDirError: It is a file, is memory in disguise, is copy-on-write, or cannot be made
+            or written; the message says which, and what to do.
+    """
+    try:
+        # Before anything is made: a refused directory must not have been created on the way.
+        _require_disk(spill_dir, allow_cow_disk=allow_cow_disk)
+    except UnavailableError as error:
+        raise SpillDirError(
+            f"the spill directory cannot be looked at: {error.message}",
+            path=str(spill_dir),
+            errno=error.errno,
+            remedy=_ELSEWHERE,
+        ) from error
+    try:
+        spill_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unusable(error, spill_dir) from error
+    if not os.access(spill_dir, os.W_OK | os.X_OK):
+        raise unusable(OSError(errno.EACCES, os.strerror(errno.EACCES)), spill_dir)
+
+
+def unusable(error: OSError, spill_dir: Path) -> SpillDirError:
+    """The error for a spill directory in which a system call failed."""
+    number = error.errno or errno.EIO
+    what = "is a file" if number in (errno.EEXIST, errno.ENOTDIR) else os.strerror(number)
+    return SpillDirError(
+        f"the spill directory {spill_dir} cannot be used: {what}",
+        path=str(spill_dir),
+        errno=number,
+        remedy=f"make it writable for this user, or {_ELSEWHERE}",
+    )
+
+
+def _require_disk(spill_dir: Path, *, allow_cow_disk: bool) -> None:
+    if is_memory_backed(spill_dir):
+        kind = filesystem_type(spill_dir)
+        raise SpillDirError(
+            f"the spill directory {spill_dir} lies on {kind}, which is memory",
+            path=str(spill_dir),
+            remedy=_ELSEWHERE,
+        )
+    if not allow_cow_disk and is_copy_on_write(spill_dir):
+        raise SpillDirError(
+            f"the spill directory {spill_dir} lies on {filesystem_type(spill_dir)}, "
+            "a copy-on-write file system whose reservations may fail when they are used",
+            path=str(spill_dir),
+            remedy=f"{_ELSEWHERE}, or accept the risk with OVERSPILL_ALLOW_COW_DISK=1",
+        )

@@ -1,0 +1,177 @@
+"""One spill file: made under a random name, reserved before anything else, removed unless kept."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import TracebackType
+
+from overspill.errors import DiskRefusedError
+from overspill.linux.blocks import reserve_blocks
+from overspill.linux.locks import lock_exclusive
+from overspill.linux.mounts import free_disk_bytes, total_disk_bytes
+from overspill.storage.leases import LEDGER_NAME, SPILL_FILE
+from overspill.units import format_bytes
+
+# Always left free: a disk that is full to the brim takes its whole machine down.
+FLOOR_SHARE = 20
+_REMEDIES = {
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "raise the system's limit on open files (fs.file-max)",
+    errno.ENOENT: "the run directory was removed by somebody else; start again",
+}
+
+
+class SpillFile:
+    """A reserved file and its descriptor; leaving the ``with`` block closes it.
+
+    The file stays only if `keep` was called within the block.
+
+    Attributes:
+        path: Absolute.
+        fd: Open for reading and writing, until the block ends.
+        nbytes: The file's size, every block reserved.
+    """
+
+    def __init__(self, path: str, fd: int, nbytes: int) -> None:
+        self.path = path
+        self.fd = fd
+        self.nbytes = nbytes
+        self._kept = False
+
+    def keep(self) -> None:
+        """Let the file outlive the block: something maps it now."""
+        self._kept = True
+
+    def sync(self) -> None:
+        """Write the file back to the device.
+
+        Raises:
+            DiskRefusedError: The device could not write a page.
+        """
+        try:
+            os.fsync(self.fd)
+        except OSError as error:
+            raise _refused(error, "cannot write back", self.path, self.nbytes) from error
+
+    def __enter__(self) -> SpillFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with suppress(OSError):  # close(2) reports what fsync has reported before
+            os.close(self.fd)
+        if not self._kept:
+            Path(self.path).unlink(missing_ok=True)
+
+
+def create_spill_file(
+    run_dir: Path, nbytes: int, *, disk_limit_bytes: int | None = None
+) -> SpillFile:
+    """Make a spill file (mode 0600) and reserve its every block.
+
+    Args:
+        run_dir: The run's directory.
+        nbytes: The size wanted.
+        disk_limit_bytes: What all spill files of the run together may hold; None is no limit.
+
+    Returns:
+        The open file, to be used in a ``with`` block.
+
+    Raises:
+        DiskRefusedError: The limit, the share of the disk that stays free, or the disk itself
+            stands against it; nothing is left behind.
+    """
+    # Random: a name made of shape and size collides, and would replace live data silently.
+    path = run_dir / f"spill_{secrets.token_hex(8)}.bin"
+    with ExitStack() as undo:
+        if disk_limit_bytes is not None:
+            # Held until the blocks are reserved, so that two processes cannot both fit the rest.
+            ledger = _open(run_dir / LEDGER_NAME, os.O_CREAT, nbytes)
+            closing = ExitStack()
+            closing.callback(os.close, ledger)
+            with closing:
+                lock_exclusive(ledger, blocking=True)
+                _require_within_limit(run_dir, nbytes, disk_limit_bytes)
+                fd = _reserved(path, nbytes, undo)
+        else:
+            fd = _reserved(path, nbytes, undo)
+        undo.pop_all()
+    return SpillFile(str(path), fd, nbytes)
+
+
+def run_bytes(run_dir: Path) -> int:
+    """The bytes that a run's spill files hold now."""
+    total = 0
+    with os.scandir(run_dir) as entries:
+        for entry in entries:
+            if SPILL_FILE.fullmatch(entry.name):
+                with suppress(FileNotFoundError):  # discarded meanwhile
+                    total += entry.stat(follow_symlinks=False).st_size
+    return total
+
+
+def _reserved(path: Path, nbytes: int, undo: ExitStack) -> int:
+    _require_floor(path.parent, nbytes, reserved=False)
+    fd = _open(path, os.O_CREAT | os.O_EXCL, nbytes)
+    undo.callback(path.unlink, missing_ok=True)
+    undo.callback(os.close, fd)
+    os.fchmod(fd, 0o600)
+    reserve_blocks(fd, nbytes, path=str(path))
+    # Again, because another run may have reserved at the same moment.
+    _require_floor(path.parent, nbytes, reserved=True)
+    return fd
+
+
+def _open(path: Path, flags: int, nbytes: int) -> int:
+    try:
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
+    except OSError as error:
+        raise _refused(error, "cannot create a file", str(path), nbytes) from error
+
+
+def _require_floor(place: Path, nbytes: int, *, reserved: bool) -> None:
+    floor = total_disk_bytes(place) // FLOOR_SHARE
+    left = free_disk_bytes(place) - (0 if reserved else nbytes)
+    if left < floor:
+        raise DiskRefusedError(
+            f"the disk under {place} would keep less than {100 // FLOOR_SHARE}% "
+            f"({format_bytes(floor)}) free",
+            path=str(place),
+            errno=errno.ENOSPC,
+            needed_bytes=nbytes,
+            available_bytes=max(0, left + nbytes - floor),
+            remedy="free space on this disk, or set OVERSPILL_DIR to a directory on another one",
+        )
+
+
+def _require_within_limit(run_dir: Path, nbytes: int, limit: int) -> None:
+    held = run_bytes(run_dir)
+    if held + nbytes > limit:
+        raise DiskRefusedError(
+            f"this run holds {format_bytes(held)} of the {format_bytes(limit)} that it may "
+            "(OVERSPILL_DISK_LIMIT)",
+            path=str(run_dir),
+            errno=errno.EDQUOT,
+            needed_bytes=nbytes,
+            available_bytes=max(0, limit - held),
+            remedy="raise OVERSPILL_DISK_LIMIT, or free tensors that nobody needs any more",
+        )
+
+
+def _refused(error: OSError, what: str, path: str, nbytes: int) -> DiskRefusedError:
+    number = error.errno or errno.EIO
+    return DiskRefusedError(
+        f"{what}: {os.strerror(number)}",
+        path=path,
+        errno=number,
+        needed_bytes=nbytes,
+        remedy=_REMEDIES.get(number, "check the disk (dmesg), or choose another directory"),
+    )

@@ -1,0 +1,71 @@
+"""Page cache of disk-backed tensors, given back to the kernel; and how much memory there is."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from overspill.errors import StaleFileError
+from overspill.linux.cache import ReleaseResult, release_mapped
+from overspill.linux.cgroups import available_memory_bytes as _measured
+from overspill.linux.identity import identify_file
+from overspill.tensors.backing import file_behind
+from overspill.tensors.registry import MappedFile
+
+logger = logging.getLogger("overspill")
+
+
+def release_page_cache(tensor: torch.Tensor) -> ReleaseResult:
+    """Write a tensor's whole file back, and ask the kernel to drop it from memory.
+
+    The tensor and every view over the file stay valid; the next touch reads from the disk. In a
+    private mapping (a dataset's array) pages that were written to stay. Costs the write-back of
+    what is dirty. Thread-safe; a thread that reads meanwhile brings pages back.
+
+    Args:
+        tensor: A disk-backed tensor or a view of one.
+
+    Returns:
+        True only when every step completed, with the file's resident bytes before and after. If
+        not, the step that failed and why; later steps were skipped. Completed is not evicted:
+        another process may keep pages.
+    """
+    record = file_behind(tensor) if isinstance(tensor, torch.Tensor) else None
+    if record is None:
+        return ReleaseResult(False, 0, 0, "open", "the tensor is not disk-backed")
+    reason = _replaced(record)
+    if reason is not None:
+        return ReleaseResult(False, 0, 0, "open", reason)
+    result = release_mapped(record.address, record.nbytes, record.path, shared=record.shared)
+    logger.info(
+        "released %s: %d of %d resident bytes left",
+        record.path,
+        result.resident_after_bytes,
+        result.resident_before_bytes,
+    )
+    return result
+
+
+def available_memory_bytes() -> int:
+    """Bytes of memory that can still be allocated.
+
+    Clean page cache can be reclaimed and counts as available; dirty pages, pages under write-back
+    and shared memory do not.
+
+    Returns:
+        The smaller of the system's available memory and the tightest memory cgroup's headroom,
+        over every ancestor (v1, v2, hybrid, nested); never negative.
+    """
+    return _measured()
+
+
+def _replaced(record: MappedFile) -> str | None:
+    """Why the path no longer leads to the file that is mapped, or None."""
+    try:
+        found = identify_file(record.path)
+    except StaleFileError as error:
+        return str(error)
+    if (found.device, found.inode) != (record.identity.device, record.identity.inode):
+        return f"{record.path} is another file now"
+    return None

@@ -1,0 +1,47 @@
+"""Shapes as callers give them, checked once."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+
+import torch
+
+from overspill.errors import InputError, UnsupportedTensorError
+
+_LARGEST_BYTES = 2**63 - 1
+
+
+def checked_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+    """A shape as a tuple of non-negative ints.
+
+    Raises:
+        InputError: A size is negative or no integer.
+    """
+    try:
+        sizes = tuple(map(operator.index, shape if isinstance(shape, Sequence) else (shape,)))
+    except TypeError as error:
+        raise InputError(
+            f"not a shape: {shape!r}", value=repr(shape), remedy="give a sequence of integers"
+        ) from error
+    if any(size < 0 for size in sizes):
+        raise InputError(f"a shape cannot be negative: {sizes}", value=str(sizes))
+    return sizes
+
+
+def checked_nbytes(shape: tuple[int, ...], dtype: torch.dtype) -> int:
+    """The bytes of a contiguous tensor.
+
+    Raises:
+        InputError: More than a file or an address space can hold.
+        UnsupportedTensorError: The dtype is not a torch dtype.
+    """
+    if not isinstance(dtype, torch.dtype):
+        raise UnsupportedTensorError(
+            f"not a torch dtype: {dtype!r}", remedy="pass, for example, torch.float32"
+        )
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes > _LARGEST_BYTES:
+        raise InputError(f"a tensor of shape {shape} and {dtype} overflows", value=str(shape))
+    return nbytes
