@@ -1,0 +1,348 @@
+"""An opened dataset: its topology and features as mapped tensors, and reads of random rows.
+
+Opening reads the manifest and the headers, never a payload page. Whole tensors are mapped on first
+use and stay under the kernel's normal read-ahead; random reads go through mappings of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from overspill.errors import InputError, StaleFileError
+from overspill.graph.node_ids import lookup_ids, require_within, whole_ids
+from overspill.graph.paged import PagedArray
+from overspill.graph.sampler import NeighborSampler, SampleLimit
+from overspill.storage.arrays import map_array
+from overspill.storage.manifest import EdgeTypeRecord, Manifest, NodeTypeRecord, read_manifest
+from overspill.storage.records import FileRecord
+from overspill.tensors.dtypes import torch_dtype
+from overspill.tensors.mapping import wrap_mapping
+
+EdgeType = tuple[str, str, str]
+_Record = TypeVar("_Record")
+_Key = TypeVar("_Key")
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The edges of one type, compressed by destination (CSC).
+
+    Attributes:
+        indptr: int64 (nodes + 1,): where each destination's in-edges start, and the end.
+        indices: int32 or int64 (edges,): sources, sorted within a destination.
+    """
+
+    indptr: torch.Tensor
+    indices: torch.Tensor
+
+
+class Dataset:
+    """A graph on disk, as `open_dataset` gives it.
+
+    It pickles by path and identifier, a few hundred bytes whatever its size; the receiver gets a
+    `StaleFileError` where another dataset stands at the path. Threads may share one, and a forked
+    child may go on using it. Mappings are made on first use and live as long as the dataset or a
+    tensor of it.
+
+    Attributes:
+        path: The dataset's directory, absolute.
+        manifest: What the dataset says about itself.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        self.path = path
+        self.manifest = manifest
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._arrays: dict[tuple[str, int, int], PagedArray] = {}
+
+    @property
+    def node_types(self) -> list[str]:
+        """Names of the node types."""
+        return list(self.manifest.node_types)
+
+    @property
+    def edge_types(self) -> list[EdgeType]:
+        """(source, relation, target) of the edge types."""
+        return list(self.manifest.edge_types)
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of all types."""
+        return sum(node.count for node in self.manifest.node_types.values())
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of all types."""
+        return sum(edge.count for edge in self.manifest.edge_types.values())
+
+    def feature_names(self, type: str | None = None) -> list[str]:
+        """Names of the arrays of a node type; `type` may be left out where there is one only."""
+        return list(self.node_record(type).arrays)
+
+    def topology(self, edge_type: EdgeType | None = None, *, layout: str = "csc") -> Topology:
+        """Map the edges of a type; nothing is read.
+
+        Args:
+            edge_type: (source, relation, target); may be left out where there is one only.
+            layout: "csc": in-neighbours by destination.
+
+        Returns:
+            Disk-backed tensors, mapped privately: a write stays in this process.
+
+        Raises:
+            InputError: No such edge type or layout; the message names those there are.
+            StaleFileError: A file is gone or was replaced.
+        """
+        parts = self._layout(edge_type, layout)
+        return Topology(self._mapped(parts["indptr"]), self._mapped(parts["indices"]))
+
+    def features(self, name: str, type: str | None = None) -> torch.Tensor:
+        """Map a node array; nothing is read.
+
+        Args:
+            name: One of `feature_names`.
+            type: The node type; may be left out where there is one only.
+
+        Returns:
+            A disk-backed tensor (nodes, ...), mapped privately. To read rows at random use
+            `gather`: plain indexing drags in the read-ahead of the disk for every row.
+
+        Raises:
+            InputError: No such array or type; the message names those there are.
+            StaleFileError: The file is gone or was replaced.
+        """
+        return self._mapped(self._feature(name, type))
+
+    def gather(
+        self,
+        name: str,
+        ids: torch.Tensor | npt.NDArray[Any] | Sequence[int],
+        type: str | None = None,
+        *,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Read rows of a node array, asking the kernel for absent pages before touching them.
+
+        At most 32 MiB of pages are asked for ahead of the copy, so that it works in a small memory
+        group; anonymous memory: the result and 24 MiB.
+
+        Args:
+            name: One of `feature_names`.
+            ids: Node ids, whole numbers, in any order; repeats are fine.
+            type: The node type; may be left out where there is one only.
+            out: Contiguous CPU tensor of the array's dtype and shape (ids, ...), filled and
+                returned; None allocates one.
+
+        Returns:
+            The rows, in the order of `ids`.
+
+        Raises:
+            InputError: Ids out of range (names the first and how many), no such array, or an
+                `out` that does not fit.
+            StaleFileError: The file was cut, replaced or removed since it was opened.
+        """
+        record = self._feature(name, type)
+        wanted = whole_ids(ids)
+        require_within(wanted, record.shape[0], what=f"ids of node type {self.node_name(type)!r}")
+        shape = (wanted.size, *record.shape[1:])
+        dtype = torch_dtype(record.dtype)
+        if out is None:
+            out = torch.empty(shape, dtype=dtype)
+        _require_fit(out, shape, dtype)
+        array = self.row_reader(name, type)
+        array.check_unchanged()
+        array.take(wanted, _bytes_of(out))
+        return out
+
+    def node_ids(self, type: str | None = None) -> torch.Tensor:
+        """The raw id of each node, int64 (nodes,).
+
+        Mapped where the build gave nodes new ids; otherwise 0, 1, ... in memory, 8 bytes a node.
+        """
+        node = self.node_record(type)
+        return torch.arange(node.count) if node.ids is None else self._mapped(node.ids)
+
+    def lookup(
+        self, raw_ids: torch.Tensor | npt.NDArray[Any] | Sequence[int], type: str | None = None
+    ) -> torch.Tensor:
+        """Translate raw ids, as the edges named them, to node ids.
+
+        A binary search each, in increasing order, over the mapped ids.
+
+        Args:
+            raw_ids: Whole numbers.
+            type: The node type; may be left out where there is one only.
+
+        Returns:
+            int64 (raw_ids,).
+
+        Raises:
+            InputError: An id that no node has; names the first and how many.
+        """
+        node = self.node_record(type)
+        wanted = whole_ids(raw_ids)
+        what = f"raw ids of node type {node.name!r}"
+        if node.ids is None:
+            require_within(wanted, node.count, what=what)
+            return torch.from_numpy(wanted.copy())
+        return torch.from_numpy(lookup_ids(self._mapped(node.ids).numpy(), wanted, what=what))
+
+    def sampler(
+        self,
+        num_neighbors: Sequence[int],
+        edge_type: EdgeType | None = None,
+        *,
+        replace: bool = False,
+        limit: SampleLimit | None = None,
+    ) -> NeighborSampler:
+        """A sampler over the in-edges of a type, with buffers of its own; see `NeighborSampler`."""
+        parts = self._layout(edge_type, "csc")
+        indices = parts["indices"]
+        item = np.dtype(indices.dtype).itemsize
+        return NeighborSampler(
+            self._paged(parts["indptr"], 8, 16),
+            self._paged(indices, item, item),
+            index_dtype=indices.dtype,
+            num_neighbors=num_neighbors,
+            replace=replace,
+            limit=limit,
+        )
+
+    def row_reader(self, name: str, type: str | None = None) -> PagedArray:
+        """The random reader of a node array, its rows as items."""
+        record = self._feature(name, type)
+        nbytes = row_bytes(record)
+        return self._paged(record, nbytes, nbytes)
+
+    def node_record(self, type: str | None = None) -> NodeTypeRecord:
+        """What the manifest says of a node type; it may be left out where there is one only."""
+        return _chosen(self.manifest.node_types, type, "node type")
+
+    def node_name(self, type: str | None = None) -> str:
+        """The name of a node type that may have been left out."""
+        return self.node_record(type).name
+
+    def edge_record(self, edge_type: EdgeType | None = None) -> EdgeTypeRecord:
+        """What the manifest says of an edge type; it may be left out where there is one only."""
+        return _chosen(self.manifest.edge_types, edge_type, "edge type")
+
+    def __repr__(self) -> str:
+        return (
+            f"Dataset({str(self.path)!r}, num_nodes={self.num_nodes}, num_edges={self.num_edges})"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (str(self.path), self.manifest.identifier)
+
+    def _feature(self, name: str, type: str | None) -> FileRecord:
+        node = self.node_record(type)
+        if name not in node.arrays:
+            raise InputError(
+                f"node type {node.name!r} has no array {name!r}",
+                path=str(self.path),
+                value=str(name),
+                remedy=f"one of: {', '.join(node.arrays) or '(it has none)'}",
+            )
+        return node.arrays[name]
+
+    def _layout(self, edge_type: EdgeType | None, layout: str) -> dict[str, FileRecord]:
+        edge = self.edge_record(edge_type)
+        if layout not in edge.layouts:
+            raise InputError(
+                f"edge type {edge.key} has no layout {layout!r}",
+                path=str(self.path),
+                remedy=f"one of: {', '.join(edge.layouts)}",
+            )
+        return edge.layouts[layout]
+
+    def _mapped(self, record: FileRecord) -> torch.Tensor:
+        held = self._tensors.get(record.path)
+        if held is None:
+            mapping, payload = map_array(self.path / record.path, record)
+            held = wrap_mapping(
+                mapping,
+                dtype=torch_dtype(record.dtype),
+                shape=record.shape,
+                payload_offset=mapping.nbytes - payload.nbytes,
+            )
+            self._tensors[record.path] = held
+        return held
+
+    def _paged(self, record: FileRecord, stride_bytes: int, span_bytes: int) -> PagedArray:
+        key = (record.path, stride_bytes, span_bytes)
+        held = self._arrays.get(key)
+        if held is None:
+            path = self.path / record.path
+            held = PagedArray(path, record, stride_bytes=stride_bytes, span_bytes=span_bytes)
+            self._arrays[key] = held
+        return held
+
+
+def open_dataset(path: str | Path) -> Dataset:
+    """Open a dataset: milliseconds, whatever its size; no payload page is touched.
+
+    Args:
+        path: The directory that `build_dataset` filled.
+
+    Returns:
+        The dataset.
+
+    Raises:
+        FormatError: Not a dataset (or an unfinished build), damaged, or of an unknown version.
+        StaleFileError: A file of it is gone or has another size or header.
+    """
+    absolute = Path(path).absolute()
+    return Dataset(absolute, read_manifest(absolute))
+
+
+def row_bytes(record: FileRecord) -> int:
+    """Bytes of one row of a node array."""
+    return int(np.prod(record.shape[1:], dtype=np.int64)) * torch_dtype(record.dtype).itemsize
+
+
+def _reopen(path: str, identifier: str) -> Dataset:
+    dataset = open_dataset(path)
+    if dataset.manifest.identifier != identifier:
+        raise StaleFileError(
+            "another dataset stands at this path now",
+            path=path,
+            remedy="open the dataset again in the sender, or keep the old one in place",
+        )
+    return dataset
+
+
+def _chosen(held: dict[_Key, _Record], wanted: _Key | None, what: str) -> _Record:
+    if wanted is None and len(held) == 1:
+        return next(iter(held.values()))
+    if wanted not in held:
+        problem = f"no {what} was named" if wanted is None else f"there is no {what} {wanted!r}"
+        raise InputError(problem, remedy=f"one of: {', '.join(map(str, held)) or '(none)'}")
+    return held[wanted]
+
+
+def _require_fit(out: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    if (
+        tuple(out.shape) != shape
+        or out.dtype != dtype
+        or not out.is_contiguous()
+        or out.device.type != "cpu"
+        or out.requires_grad
+    ):
+        raise InputError(
+            f"out is {out.dtype} {tuple(out.shape)} on {out.device} where a contiguous CPU tensor "
+            f"{dtype} {shape} without a gradient is needed",
+            remedy="leave out away, or allocate it like that",
+        )
+
+
+def _bytes_of(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
+    # numpy lacks bfloat16 and float8, bytes it has.
+    held: npt.NDArray[np.uint8] = tensor.reshape(-1).view(torch.uint8).numpy()
+    return held

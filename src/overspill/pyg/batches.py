@@ -1,0 +1,168 @@
+"""Makes one batch, in whichever process: sample, gather, put together as PyTorch Geometric does.
+
+In a worker the batch is built in shared memory from the start, so that handing it over copies
+nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset as MapDataset
+from torch.utils.data import get_worker_info
+from torch_geometric.data import Data
+
+from overspill.errors import InputError, NoRoomError
+from overspill.graph.dataset import Dataset, row_bytes
+from overspill.graph.sampler import NeighborSampler, SampleLimit
+from overspill.graph.streams import stream_key
+from overspill.linux.mounts import free_disk_bytes
+from overspill.pyg.seeds import BatchRequest
+from overspill.tensors.dtypes import torch_dtype
+
+SHARED_MEMORY = "/dev/shm"
+_BATCH_STREAM = 2  # apart from the order of the seeds
+_RESERVED = (
+    "batch", "batch_size", "e_id", "edge_index", "input_id", "n_id", "num_nodes",
+    "num_sampled_edges", "num_sampled_nodes", "seed_time",
+)  # fmt: skip
+Transform = Callable[[Data], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchRecipe:
+    """What every batch of a loader is made by; it pickles, the dataset by path.
+
+    Attributes:
+        dataset: The dataset.
+        num_neighbors: One fan-out a hop.
+        replace: Whether edges are drawn with replacement.
+        features: Names of the node arrays to gather.
+        seed: Seed of the loader.
+        transform: Applied to each batch where it is made, or None.
+        limit: The largest neighbourhood planned for.
+    """
+
+    dataset: Dataset
+    num_neighbors: tuple[int, ...]
+    replace: bool
+    features: tuple[str, ...]
+    seed: int
+    transform: Transform | None
+    limit: SampleLimit | None
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of all gathered rows of one node."""
+        arrays = self.dataset.node_record().arrays
+        return sum(row_bytes(arrays[name]) for name in self.features)
+
+
+class BatchMaker(MapDataset[Data]):
+    """The DataLoader's dataset: a request in, a batch out.
+
+    The sampler and its buffers are made in the process that first asks, and stay there.
+
+    Args:
+        recipe: How batches are made.
+        num_seeds: Input nodes of an epoch, for ``len(loader.dataset)``.
+    """
+
+    def __init__(self, recipe: BatchRecipe, num_seeds: int) -> None:
+        self.recipe = recipe
+        self._num_seeds = num_seeds
+        self._sampler: NeighborSampler | None = None
+
+    def __len__(self) -> int:
+        return self._num_seeds
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_sampler": None}
+
+    def __getitem__(self, request: BatchRequest) -> Data:
+        return self.__getitems__(request)
+
+    def __getitems__(self, request: BatchRequest) -> Data:
+        """Make the batch that a request describes.
+
+        Raises:
+            StaleFileError: A file of the dataset was cut, replaced or removed.
+            NoRoomError: The batch outgrew the plan, or /dev/shm is full.
+        """
+        recipe = self.recipe
+        if self._sampler is None:
+            self._sampler = recipe.dataset.sampler(
+                recipe.num_neighbors, replace=recipe.replace, limit=recipe.limit
+            )
+        self._sampler.check_unchanged()
+        key = stream_key(recipe.seed, request.epoch, _BATCH_STREAM, request.index)
+        sampled = self._sampler.sample(request.seeds, key=key)
+        nodes = _allocate((sum(sampled.nodes_per_hop),), torch.int64)
+        edges = _allocate((2, sum(sampled.edges_per_hop)), torch.int64)
+        sampled.write_nodes(nodes.numpy())
+        sampled.write_edges(edges.numpy())
+        data = Data(edge_index=edges)
+        for name in recipe.features:
+            data[name] = self._gather(name, nodes)
+        data.n_id = nodes
+        data.num_nodes = nodes.numel()
+        data.num_sampled_nodes = sampled.nodes_per_hop
+        data.num_sampled_edges = sampled.edges_per_hop
+        data.input_id = _allocate((request.seeds.size,), torch.int64)
+        data.input_id.copy_(torch.from_numpy(np.asarray(request.input_ids)))
+        data.batch_size = request.seeds.size
+        return data if recipe.transform is None else recipe.transform(data)
+
+    def _gather(self, name: str, nodes: torch.Tensor) -> torch.Tensor:
+        dataset = self.recipe.dataset
+        record = dataset.node_record().arrays[name]
+        out = _allocate((nodes.numel(), *record.shape[1:]), torch_dtype(record.dtype))
+        return dataset.gather(name, nodes, out=out)
+
+
+def chosen_features(dataset: Dataset, names: Sequence[str] | None) -> tuple[str, ...]:
+    """Check the names of the node arrays to gather; None takes all (InputError)."""
+    held = dataset.feature_names()
+    if isinstance(names, str):
+        names = [names]
+    wanted = tuple(held if names is None else names)
+    unknown = [name for name in wanted if name not in held]
+    if unknown:
+        raise InputError(
+            f"no node array is called {unknown[0]!r}",
+            path=str(dataset.path),
+            value=str(unknown[0]),
+            remedy=f"one of: {', '.join(held) or '(there is none)'}",
+        )
+    taken = [name for name in wanted if name in _RESERVED]
+    if taken:
+        raise InputError(
+            f"the node array {taken[0]!r} would hide a part of the batch of that name",
+            path=str(dataset.path),
+            remedy="leave it out by features=[...], or build the dataset with another name",
+        )
+    return wanted
+
+
+def _allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    nbytes = math.prod(shape) * dtype.itemsize
+    if get_worker_info() is None or nbytes == 0:
+        return torch.empty(shape, dtype=dtype)
+    # Asked first: a torch that does not reserve shared memory dies by SIGBUS at the first write.
+    free = free_disk_bytes(SHARED_MEMORY)
+    if nbytes > free:
+        raise NoRoomError(
+            "a batch does not fit in shared memory",
+            path=SHARED_MEMORY,
+            needed_bytes=nbytes,
+            available_bytes=free,
+            remedy="enlarge /dev/shm (docker run --shm-size), or use fewer workers",
+        )
+    storage: torch.UntypedStorage
+    storage = torch.UntypedStorage._new_shared(nbytes, device="cpu")  # type: ignore[no-untyped-call]
+    return torch.empty(0, dtype=dtype).set_(storage).view(shape)
