@@ -114,7 +114,7 @@ class _Build:
         ids = self._remap() if self._inputs.remap else None
         edges, layouts = self._build_rows()
         arrays = self._copy_arrays()
-        self._progress.begin("publish", 1, "manifests")
+        self._progress.begin("publish", 1, "steps")
         nodes = self._require_count()
         node = NodeTypeRecord(NODE_TYPE, nodes, arrays, ids)
         edge = EdgeTypeRecord(*EDGE_TYPE, edges, layouts)

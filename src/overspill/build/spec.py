@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypedDict, Unpack
 
 from overspill.errors import InputError
 from overspill.settings import current_settings
@@ -18,6 +18,16 @@ PathLike = str | Path
 IdMode = Literal["auto", "dense", "remap"]
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _MOST_NODES = 2**62
+
+
+class BuildOptions(TypedDict, total=False):
+    """The options of a build beside its inputs; see `BuildSpec` for each."""
+
+    num_nodes: int | None
+    ids: IdMode
+    layout: Literal["csc"]
+    columns: tuple[str, str] | None
+    edge_axis: Literal[0, 1] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +64,13 @@ class BuildSpec:
         _require("ids", self.ids, ("auto", "dense", "remap"))
         _require("layout", self.layout, ("csc",))
         _require("edge_axis", self.edge_axis, (None, 0, 1))
+        if self.columns is not None:
+            names = tuple(self.columns)  # a list, from JSON or a command line, is as good
+            if len(names) != 2:
+                raise InputError("columns wants two names: of the sources and of the targets")
+            object.__setattr__(self, "columns", names)
         if self.num_nodes is not None and not 0 <= self.num_nodes <= _MOST_NODES:
             raise InputError(f"num_nodes={self.num_nodes} is not a number of nodes")
-        if self.columns is not None and len(self.columns) != 2:
-            raise InputError("columns wants two names: of the sources and of the targets")
         for name in self.node_features:
             if not _NAME.fullmatch(name):
                 raise InputError(
@@ -75,8 +88,6 @@ class BuildSpec:
         held = json.loads(text)
         known = {name: held[name] for name in (f.name for f in fields(cls)) if name in held}
         known["edges"] = tuple(known["edges"])
-        if known.get("columns") is not None:
-            known["columns"] = tuple(known["columns"])
         return cls(**known)
 
 
@@ -86,7 +97,7 @@ def describe_build(
     edges: PathLike | Iterable[PathLike],
     node_features: Mapping[str, PathLike] | None = None,
     memory_limit: str | int | None = None,
-    **options: Any,
+    **options: Unpack[BuildOptions],
 ) -> BuildSpec:
     """Make a spec from what people write: relative paths, globs, sizes such as "1GiB".
 
@@ -105,8 +116,6 @@ def describe_build(
     except ValueError as error:
         raise InputError(f"memory_limit: {error}") from error
     patterns = [edges] if isinstance(edges, str | Path) else list(edges)
-    if options.get("columns") is not None:
-        options["columns"] = tuple(options["columns"])
     return BuildSpec(
         out=_absolute(out),
         edges=tuple(path for pattern in patterns for path in _matches(pattern)),
