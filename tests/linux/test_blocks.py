@@ -247,11 +247,16 @@ def test_write_behind_leaves_no_cache(opened: tuple[int, Path]) -> None:
     assert path.read_bytes() == b"z" * 8 * MIB
 
 
-def test_writing_back_nothing_touches_nothing(opened: tuple[int, Path]) -> None:
+def test_writing_back_nothing_touches_nothing(
+    opened: tuple[int, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the kernel a length of 0 means all the rest of the file."""
     fd, path = opened
     write_all(fd, b"z" * MIB, 0, path=str(path))
+    injected = Injected(monkeypatch, "sync_file_range", None)
     start_writeback(fd, 0, 0)
     finish_writeback(fd, 0, 0)
+    assert injected.calls == []
     assert cached_bytes(fd) == MIB
 
 

@@ -73,7 +73,7 @@ def resident_pages(address: int, nbytes: int) -> np.ndarray:
 def resident_bytes(address: int, nbytes: int) -> int:
     """Count the bytes of a range that are in memory; partly covered pages count with their part.
 
-    About 1 ms a GiB when nothing is resident; 1 MiB of memory at most.
+    2 to 3 ms a GiB, resident or not; 1 MiB of memory at most.
 
     Raises:
         MappingError: Part of the range is not mapped.

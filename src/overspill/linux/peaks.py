@@ -60,7 +60,7 @@ class Peaks:
 class PeakSampler:
     """Samples from a thread of its own between ``start`` and ``stop``, or within a ``with``.
 
-    A sample of a group costs about 0.1 ms, one of a process tree some ms a GiB resident. Do not
+    A sample of a group costs less than 1 ms, one of a process tree some ms a GiB resident. Do not
     fork while it runs.
 
     Args:
