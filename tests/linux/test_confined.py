@@ -1,4 +1,4 @@
-"""The fixtures' own promises: capabilities that are missing, runs that hang, small shared memory."""
+"""The promises of the fixtures: missing capabilities, hanging runs, a small shared memory."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import capabilities
 import numpy as np
 import psutil
 import pytest
+
+import capabilities
 from capabilities import demand, requires
 from confined import make_cold, run_script
-
 from overspill.linux.mapping import map_file
 
 
@@ -39,7 +39,7 @@ def test_a_run_that_hangs_is_killed_with_all_it_started(tmp_path: Path) -> None:
     """
     pids = tmp_path / "pids"
     with pytest.raises(subprocess.TimeoutExpired):
-        run_script(script, tmp_path, arguments=[pids], timeout_s=2)
+        run_script(script, tmp_path, arguments=[pids], timeout_s=5)
     child = int(pids.read_text())
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie"
 
