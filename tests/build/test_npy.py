@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from overspill.build.npy import NpyReader, read_npy_header
+from overspill.errors import InputError
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(20,), (20, 3), (20, 3, 2), (20, 1), (20, 0)])
+@pytest.mark.parametrize("dtype", ["<i8", ">i4", "<f4", "|b1"])
+def test_rows_are_numpy_s(tmp_path: Path, order: str, shape: tuple[int, ...], dtype: str) -> None:
+    array = np.asarray(np.random.default_rng(7).integers(0, 100, shape), dtype=dtype, order=order)
+    np.save(tmp_path / "a.npy", array)
+    file = read_npy_header(str(tmp_path / "a.npy"))
+    assert file.shape == shape and file.dtype == np.dtype(dtype)
+    with NpyReader(file) as reader:
+        out = np.empty((6, *shape[1:]), dtype)
+        assert np.array_equal(reader.rows(5, out), array[5:11])
+
+
+def test_header_version_2_is_read(tmp_path: Path) -> None:
+    with (tmp_path / "a.npy").open("wb") as file:
+        np.lib.format.write_array(file, np.arange(6).reshape(2, 3), version=(2, 0))
+    assert read_npy_header(str(tmp_path / "a.npy")).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("cut", "where its header says"),
+        ("longer", "where its header says"),
+        ("raw", "not a .npy file"),
+        ("empty", "not a .npy file"),
+        ("version", "version"),
+        ("header", "damaged"),
+        ("objects", "not numbers"),
+        ("records", "not numbers"),
+        ("missing", "cannot read"),
+    ],
+)
+def test_what_is_not_an_array_is_refused(tmp_path: Path, how: str, text: str) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, np.arange(10))
+    content = path.read_bytes()
+    changed = {
+        "cut": content[:-1],
+        "longer": content + b"x",
+        "raw": np.arange(10).tobytes(),
+        "empty": b"",
+        "version": content[:6] + bytes([9, 0]) + content[8:],
+        "header": content.replace(b"'descr'", b"'dEscr'"),
+    }
+    if how in changed:
+        path.write_bytes(changed[how])
+    elif how == "objects":
+        np.save(path, np.array([{"a": 1}]), allow_pickle=True)
+    elif how == "records":
+        np.save(path, np.zeros(3, [("a", "i4")]))
+    else:
+        path.unlink()
+    with pytest.raises(InputError, match=text) as caught:
+        read_npy_header(str(path))
+    assert caught.value.path == str(path)

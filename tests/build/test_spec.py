@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from overspill.build.spec import BuildSpec, describe_build
+from overspill.errors import InputError
+from overspill.settings import settings
+
+
+def test_a_spec_travels_as_one_line(tmp_path: Path) -> None:
+    spec = describe_build(
+        tmp_path / "out\nwith a break",
+        edges=[tmp_path / "a.csv", str(tmp_path / "b.csv")],
+        node_features={"x": tmp_path / "x.npy"},
+        memory_limit="1GiB",
+        columns=("from", "to"),
+        num_nodes=5,
+        edge_axis=0,
+    )
+    text = spec.to_json()
+    assert "\n" not in text and BuildSpec.from_json(text) == spec
+    assert spec.memory_limit_bytes == 1 << 30 and spec.columns == ("from", "to")
+
+
+def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = describe_build("out", edges="e.csv", node_features={"x": "x.npy"})
+    assert spec.out == str(tmp_path / "out") and spec.edges == (str(tmp_path / "e.csv"),)
+    assert spec.node_features == {"x": str(tmp_path / "x.npy")}
+
+
+def test_patterns_match_in_sorted_order(tmp_path: Path) -> None:
+    for name in ("b.csv", "a.csv", "c.txt", "d[1].csv"):
+        (tmp_path / name).touch()
+    names = [Path(path).name for path in describe_build("o", edges=tmp_path / "*.csv").edges]
+    assert names == ["a.csv", "b.csv", "d[1].csv"]
+    exact = describe_build("o", edges=[tmp_path / "d[1].csv", tmp_path / "c.txt"])
+    assert [Path(path).name for path in exact.edges] == ["d[1].csv", "c.txt"]
+
+
+def test_a_pattern_without_a_match_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no file matches"):
+        describe_build("o", edges=tmp_path / "*.csv")
+
+
+def test_the_setting_limits_where_the_call_does_not() -> None:
+    with settings(memory_limit_bytes="2GiB"):
+        assert describe_build("o", edges="e.csv").memory_limit_bytes == 2 << 30
+        assert describe_build("o", edges="e.csv", memory_limit=5).memory_limit_bytes == 5
+    assert describe_build("o", edges="e.csv").memory_limit_bytes is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ids": "hash"},
+        {"layout": "coo"},
+        {"edge_axis": 2},
+        {"num_nodes": -1},
+        {"num_nodes": 2**63},
+        {"columns": ("a",)},
+        {"memory_limit": "a lot"},
+        {"node_features": {"../x": "x.npy"}},
+        {"node_features": {".x": "x.npy"}},
+        {"node_features": {"": "x.npy"}},
+        {"node_features": {"a/b": "x.npy"}},
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(InputError):
+        describe_build("o", edges="e.csv", **options)  # type: ignore[arg-type]
