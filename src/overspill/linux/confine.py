@@ -6,7 +6,7 @@ answers. Processes enter before they exec, so that everything they allocate is c
 no process or group behind. A process that goes over the limit is killed by the kernel (signal 9).
 
 Limits: v1 does not throttle writers of dirty pages; swap counts towards the limit where the kernel
-accounts it.
+accounts it. A maker that is itself killed leaves its group, empty once its processes end.
 """
 
 from __future__ import annotations
