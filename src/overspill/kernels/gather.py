@@ -51,11 +51,17 @@ def copy_items(
     if span == 1:
         for i in range(ids.size):
             out[i, 0] = words[ids[i] * stride]
+    elif span == 2:
+        for i in range(ids.size):
+            out[i, 0] = words[ids[i] * stride]
+            out[i, 1] = words[ids[i] * stride + 1]
     else:
         for i in range(ids.size):
-            source = ids[i] * stride
+            start = ids[i] * stride
+            # Views, because an index that could be negative would keep the loop from vectorising.
+            source, target = words[start : start + span], out[i]
             for j in range(span):
-                out[i, j] = words[source + j]
+                target[j] = source[j]
 
 
 @kernel
@@ -78,9 +84,10 @@ def copy_ordered_items(
     span = out.shape[1]
     for k in range(order.size):
         i = order[k]
-        source = ids[i] * stride
+        start = ids[i] * stride
+        source, target = words[start : start + span], out[i]
         for j in range(span):
-            out[i, j] = words[source + j]
+            target[j] = source[j]
 
 
 @kernel
