@@ -108,14 +108,13 @@ def spill_tensor_to_disk(tensor: torch.Tensor, *, required: bool = False) -> tor
     obstacle = _obstacle(tensor)
     if obstacle is None and file_behind(tensor) is not None:
         return tensor
-    nbytes = tensor.numel() * tensor.element_size() if obstacle is None else 0
-    what = f"{tuple(tensor.shape)} {tensor.dtype}"
-    source = tensor.detach().as_subclass(torch.Tensor)
+    # Asked for a size or a shape, some tensors that no file can hold raise.
+    shape = tuple(tensor.shape) if obstacle is None else ()
     return _placed_in_file(
-        Request(nbytes=nbytes, obstacle=obstacle),
-        (tuple(tensor.shape), tensor.dtype),
-        told=("spilled", what),
-        fill=lambda file: _write(source, file),
+        Request(nbytes=checked_nbytes(shape, tensor.dtype), obstacle=obstacle),
+        (shape, tensor.dtype),
+        told=("spilled", f"{shape} {tensor.dtype}" if obstacle is None else "a tensor"),
+        fill=lambda file: _write(tensor.detach().as_subclass(torch.Tensor), file),
         required=required,
     )
 
