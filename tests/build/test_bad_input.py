@@ -1,0 +1,270 @@
+"""Bad input: the error names file, row, column and value, and nothing is left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from naive import build_here
+from overspill.errors import DiskRefusedError, InputError, OutputDirError
+
+GOOD = np.random.default_rng(8).integers(0, 30, (2, 200))
+
+
+def refused(tmp_path: Path, edges: Path, **options: Any) -> InputError:
+    """Build, expect an InputError about `edges`, and see that nothing is left."""
+    with pytest.raises(InputError) as caught:
+        build_here(tmp_path / "out", edges=edges, **options)
+    assert not (tmp_path / "out").exists()
+    return caught.value
+
+
+def place(error: InputError) -> tuple[str | None, int | None, str | None, str | None]:
+    name = None if error.path is None else Path(error.path).name
+    return name, error.row, error.column, error.value
+
+
+def text(path: Path, content: str) -> Path:
+    path.write_bytes(content.encode())
+    return path
+
+
+@pytest.mark.parametrize("block_bytes", [1 << 20, 40])
+@pytest.mark.parametrize(
+    ("row", "column", "value"),
+    [
+        ("5,30", "dst", "30"),
+        ("30,5", "src", "30"),
+        ("-1,5", "src", "-1"),
+        ("5,-7", "dst", "-7"),
+        (",5", "src", ""),
+        ("5,", "dst", ""),
+        ("1.5,5", "src", "1.5"),
+        ("5,2.0", "dst", "2.0"),
+        ("5,nan", "dst", "nan"),
+        ("5,NULL", "dst", "NULL"),
+        ("5,abc", "dst", "abc"),
+        ("5,1e3", "dst", "1e3"),
+        ("9223372036854775808,1", "src", "9223372036854775808"),
+        ("5,18446744073709551615", "dst", "18446744073709551615"),
+    ],
+)
+def test_csv_cells(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    block_bytes: int,
+    row: str,
+    column: str,
+    value: str,
+) -> None:
+    monkeypatch.setattr("overspill.build.csv_edges._BLOCK_BYTES", block_bytes)
+    rows = [f"{s},{t}" for s, t in GOOD.T.tolist()]
+    rows[132] = row
+    path = text(tmp_path / "e.csv", "src,dst\n" + "\n".join(rows) + "\n")
+    error = refused(tmp_path, path, num_nodes=30)
+    assert place(error) == ("e.csv", 133, column, value)
+    assert all(part in str(error) for part in ("e.csv", "133", column, value))
+
+
+@pytest.mark.parametrize(
+    ("content", "column"),
+    [
+        ("src,target,weight\n1,2,3\n", "dst"),
+        ("a,b,c\n1,2,3\n", "src"),
+        ("src\n1\n", "src"),
+        ("", "src"),
+        ("src,src,dst\n1,2,3\n", "src"),
+    ],
+)
+def test_missing_columns(tmp_path: Path, content: str, column: str) -> None:
+    error = refused(tmp_path, text(tmp_path / "e.csv", content), num_nodes=9)
+    assert error.column is not None and Path(error.path or "").name == "e.csv"
+    if content.count(",") > 2:
+        assert error.column == column
+
+
+def test_a_named_column_that_is_missing(tmp_path: Path) -> None:
+    path = text(tmp_path / "e.csv", "src,dst\n1,2\n")
+    error = refused(tmp_path, path, columns=("src", "to"))
+    assert error.column == "to" and "src, dst" in str(error)
+
+
+def test_a_csv_without_a_header(tmp_path: Path) -> None:
+    error = refused(tmp_path, text(tmp_path / "e.csv", "0,1\n1,2\n"))
+    assert "no header" in str(error) and error.value == "0,1"
+
+
+def test_a_csv_line_with_too_many_columns(tmp_path: Path) -> None:
+    error = refused(tmp_path, text(tmp_path / "e.csv", "src,dst\n1,2\n3,4,5\n"))
+    assert place(error)[:2] == ("e.csv", 2) and error.value == "3,4,5"
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "value"),
+    [
+        ("5 30", "target", "30"),
+        ("-1 5", "source", "-1"),
+        ("5", "target", ""),
+        ("5 x", "target", "x"),
+        ("1.5 2", "source", "1.5"),
+        ("5 9223372036854775808", "target", "9223372036854775808"),
+    ],
+)
+def test_snap_lines(tmp_path: Path, line: str, column: str, value: str) -> None:
+    lines = ["# a header", "", *(f"{s}\t{t}" for s, t in GOOD.T.tolist())]
+    lines[142] = line
+    path = text(tmp_path / "e.txt", "\r\n".join(lines))
+    error = refused(tmp_path, path, num_nodes=30)
+    assert place(error) == ("e.txt", 143, column, value)
+
+
+@pytest.mark.parametrize("value", [-1, 30, 2**31, 2**40, -(2**63), 2**63 - 1])
+@pytest.mark.parametrize("column", [0, 1])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_npy_ids(tmp_path: Path, value: int, column: int, axis: int) -> None:
+    array = GOOD.copy()
+    array[column, 77] = value
+    np.save(tmp_path / "e.npy", array if axis else array.T)
+    error = refused(tmp_path, tmp_path / "e.npy", num_nodes=30)
+    assert place(error) == ("e.npy", 77, str(column), str(value))
+    if value >= 0:
+        assert "30 nodes" in str(error)
+
+
+def test_unsigned_ids_beyond_63_bits(tmp_path: Path) -> None:
+    array = GOOD.astype(np.uint64)
+    array[1, 77] = 2**63 + 5
+    np.save(tmp_path / "e.npy", array)
+    for ids in ("dense", "remap"):
+        error = refused(tmp_path, tmp_path / "e.npy", ids=ids)
+        assert place(error) == ("e.npy", 77, "1", str(2**63 + 5))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "c8", "b1", "U3", "M8[s]"])
+def test_npy_of_other_types(tmp_path: Path, dtype: str) -> None:
+    np.save(tmp_path / "e.npy", np.zeros((2, 5)).astype(dtype))
+    error = refused(tmp_path, tmp_path / "e.npy", num_nodes=9)
+    assert place(error)[:3] == ("e.npy", 0, "0") and error.value
+    assert "integers" in str(error)
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 5), (2, 5, 2), ()])
+def test_npy_of_other_shapes(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    np.save(tmp_path / "e.npy", np.zeros(shape, np.int64))
+    assert str(shape) in str(refused(tmp_path, tmp_path / "e.npy"))
+
+
+def test_npy_of_the_shape_that_was_not_told(tmp_path: Path) -> None:
+    np.save(tmp_path / "e.npy", GOOD)
+    assert "(E, 2)" in str(refused(tmp_path, tmp_path / "e.npy", edge_axis=0))
+
+
+def test_an_ambiguous_square(tmp_path: Path) -> None:
+    np.save(tmp_path / "e.npy", np.zeros((2, 2), np.int64))
+    error = refused(tmp_path, tmp_path / "e.npy")
+    assert "edge_axis" in str(error) and error.value == "(2, 2)"
+
+
+@pytest.mark.parametrize("how", ["cut", "raw"])
+@pytest.mark.parametrize("what", ["edges", "features"])
+def test_damaged_npy(tmp_path: Path, how: str, what: str) -> None:
+    paths = {"edges": tmp_path / "e.npy", "features": tmp_path / "x.npy"}
+    np.save(paths["edges"], GOOD)
+    np.save(paths["features"], np.zeros((30, 2)))
+    content = paths[what].read_bytes()
+    paths[what].write_bytes(content[:-1] if how == "cut" else content[128:])
+    error = refused(tmp_path, paths["edges"], node_features={"x": paths["features"]})
+    assert error.path == str(paths[what])
+
+
+@pytest.mark.parametrize("given", ["num_nodes", "rows"])
+def test_features_with_the_wrong_number_of_rows(tmp_path: Path, given: str) -> None:
+    np.save(tmp_path / "e.npy", GOOD)
+    np.save(tmp_path / "x.npy", np.zeros((30, 2)))
+    np.save(tmp_path / "y.npy", np.zeros(29))
+    options: dict[str, Any] = {"num_nodes": 30} if given == "num_nodes" else {}
+    error = refused(
+        tmp_path,
+        tmp_path / "e.npy",
+        node_features={"x": tmp_path / "x.npy", "y": tmp_path / "y.npy"},
+        **options,
+    )
+    assert place(error) == ("y.npy", None, "y", "29") and "30 nodes" in str(error)
+
+
+def test_fewer_features_than_ids(tmp_path: Path) -> None:
+    np.save(tmp_path / "e.npy", GOOD)
+    np.save(tmp_path / "x.npy", np.zeros((20, 2)))
+    error = refused(tmp_path, tmp_path / "e.npy", node_features={"x": tmp_path / "x.npy"})
+    assert place(error)[0] == "e.npy" and "20 nodes" in str(error)
+
+
+@pytest.mark.parametrize("count", [29, 31])
+def test_remapped_ids_and_another_number_of_rows(tmp_path: Path, count: int) -> None:
+    edges = np.concatenate([GOOD, np.tile(np.arange(30), (2, 1))], 1) * 1000
+    np.save(tmp_path / "e.npy", edges)
+    np.save(tmp_path / "x.npy", np.zeros((count, 2)))
+    error = refused(
+        tmp_path,
+        tmp_path / "e.npy",
+        ids="remap",
+        node_features={"x": tmp_path / "x.npy"},
+    )
+    assert place(error) == ("x.npy", None, "x", str(count))
+    assert "num_nodes" in str(refused(tmp_path, tmp_path / "e.npy", ids="remap", num_nodes=count))
+
+
+@pytest.mark.parametrize("dtype", ["complex128", "U3", "M8[s]", "longdouble"])
+def test_features_that_cannot_be_stored(tmp_path: Path, dtype: str) -> None:
+    np.save(tmp_path / "e.npy", GOOD)
+    np.save(tmp_path / "x.npy", np.zeros(30).astype(dtype))
+    error = refused(tmp_path, tmp_path / "e.npy", node_features={"x": tmp_path / "x.npy"})
+    assert error.value == str(np.dtype(dtype)) and "float32" in (error.remedy or "")
+
+
+def test_features_without_rows(tmp_path: Path) -> None:
+    np.save(tmp_path / "e.npy", GOOD)
+    np.save(tmp_path / "x.npy", np.float32(3))
+    refused(tmp_path, tmp_path / "e.npy", node_features={"x": tmp_path / "x.npy"})
+
+
+@pytest.mark.parametrize("name", ["e.npy", "e.csv"])
+def test_no_edges_and_no_number_of_nodes(tmp_path: Path, name: str) -> None:
+    np.save(tmp_path / "e.npy", np.empty((2, 0), np.int64))
+    text(tmp_path / "e.csv", "src,dst\n")
+    error = refused(tmp_path, tmp_path / name)
+    assert Path(error.path or "").name == name and "num_nodes" in str(error)
+
+
+@pytest.mark.parametrize("name", ["missing.csv", "e.parquet", "e", "directory.csv"])
+def test_files_that_are_not_edges(tmp_path: Path, name: str) -> None:
+    if name == "directory.csv":
+        (tmp_path / name).mkdir()
+    elif name != "missing.csv":
+        (tmp_path / name).write_bytes(b"x")
+    assert refused(tmp_path, tmp_path / name).path == str(tmp_path / name)
+
+
+def test_a_sparse_id_that_no_disk_could_hold(tmp_path: Path) -> None:
+    text(tmp_path / "e.csv", "src,dst\n0,4873214862074861312\n")
+    with pytest.raises((DiskRefusedError, InputError)) as caught:
+        build_here(tmp_path / "out", edges=tmp_path / "e.csv")
+    assert "remap" in str(caught.value) and "4873214862074861312" in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("held", ["foreign", "dataset"])
+def test_an_output_directory_in_use(tmp_path: Path, held: str) -> None:
+    np.save(tmp_path / "e.npy", GOOD)
+    if held == "foreign":
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "thesis.tex").touch()
+    else:
+        build_here(tmp_path / "out", edges=tmp_path / "e.npy")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+    with pytest.raises(OutputDirError):
+        build_here(tmp_path / "out", edges=tmp_path / "e.npy")
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before

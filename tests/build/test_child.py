@@ -1,0 +1,250 @@
+"""The build's own process: its result, its errors, its end and its parent's."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from naive import read_built, require_naive
+from overspill.build import BuildSpec, describe_build, run_build
+from overspill.build.directory import MARKER_NAME
+from overspill.build.wire import decode_error, encode_error
+from overspill.errors import (
+    BuildFailedError,
+    DiskRefusedError,
+    FormatError,
+    InputError,
+    NoRoomError,
+    OutputDirError,
+    OverspillError,
+)
+from overspill.settings import child_environment
+from overspill.storage.manifest import read_manifest
+
+EDGES = np.random.default_rng(8).integers(0, 1000, (2, 50_000))
+LONG = np.tile(EDGES, 60)  # takes long enough to be stopped on the way
+
+
+@pytest.fixture
+def edges(tmp_path: Path) -> Path:
+    np.save(tmp_path / "e.npy", EDGES)
+    return tmp_path / "e.npy"
+
+
+def test_events_and_summary(tmp_path: Path, edges: Path) -> None:
+    events: list[dict[str, Any]] = []
+    summary = run_build(
+        describe_build(tmp_path / "out", edges=edges, memory_limit="300MiB"),
+        on_event=events.append,
+    )
+    require_naive(read_built(tmp_path / "out"), *EDGES, int(EDGES.max()) + 1)
+    kinds = [event["event"] for event in events]
+    assert kinds[0] == "plan" and kinds[-1] == "summary"
+    assert set(kinds[1:-1]) == {"progress"}
+    phases = list(dict.fromkeys(e["phase"] for e in events if e["event"] == "progress"))
+    assert phases == ["partition", "build rows", "publish"] == list(summary["phase_seconds"])
+    last = [e for e in events if e.get("phase") == "build rows"][-1]
+    assert last["done"] == last["total"] == 50_000 and last["unit"] == "edges"
+    assert (summary["edges"], summary["nodes"]) == (50_000, int(EDGES.max()) + 1)
+    assert summary["edges_per_second"] > 0
+    assert 0 < summary["peak_anon_bytes"] <= summary["projected_bytes"]
+    assert summary["projected_bytes"] <= summary["allowed_bytes"] == 300 << 20
+
+
+@pytest.mark.parametrize("kind", ["npy", "csv"])
+def test_the_process_imports_no_torch_and_only_what_it_uses(
+    tmp_path: Path, edges: Path, kind: str
+) -> None:
+    if kind == "csv":
+        edges = tmp_path / "e.csv"
+        edges.write_text("src,dst\n0,1\n")
+    modules = run_build(describe_build(tmp_path / "out", edges=edges))["modules"]
+    assert not {"torch", "torch_geometric", "tqdm", "hypothesis"} & set(modules)
+    assert ("pyarrow" in modules) == (kind == "csv")
+
+
+def test_an_error_arrives_as_the_same_type_with_its_fields(tmp_path: Path, edges: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        run_build(describe_build(tmp_path / "out", edges=edges, num_nodes=1))
+    error = caught.value
+    assert error.path == str(edges) and error.row is not None and error.value is not None
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_limit_that_is_too_small(tmp_path: Path, edges: Path) -> None:
+    spec = describe_build(tmp_path / "out", edges=edges, memory_limit="10MiB")
+    with pytest.raises(NoRoomError) as caught:
+        run_build(spec)
+    assert caught.value.available_bytes == 10 << 20 and not (tmp_path / "out").exists()
+    needed = caught.value.needed_bytes
+    assert needed is not None
+    # A process's base differs by some pages from run to run.
+    run_build(describe_build(tmp_path / "out", edges=edges, memory_limit=needed + (4 << 20)))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InputError("bad", path="p", row=3, column="c", value="v", remedy="r"),
+        DiskRefusedError("full", path="p", errno=28, needed_bytes=5, available_bytes=2),
+        OutputDirError("busy"),
+    ],
+)
+def test_errors_cross_whole(error: OverspillError) -> None:
+    arrived = decode_error(encode_error(error))
+    assert type(arrived) is type(error) and str(arrived) == str(error)
+    assert vars(arrived) | {"errno": arrived.errno} == vars(error) | {"errno": error.errno}
+
+
+@pytest.mark.parametrize("kind", ["Nonsense", "annotations", "format_bytes", None])
+def test_an_unknown_error_is_a_failed_build(kind: str | None) -> None:
+    assert type(decode_error({"type": kind, "message": "m"})) is BuildFailedError
+
+
+def kill_own_build(_: dict[str, Any]) -> None:
+    """Kill the one child of this process that is a build."""
+    for task in Path("/proc/self/task").iterdir():
+        for word in (task / "children").read_text().split():
+            if b"overspill.build" in Path(f"/proc/{word}/cmdline").read_bytes():
+                os.kill(int(word), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("phase", ["collect ids", "partition", "build rows", "copy node arrays"])
+def test_a_killed_process_leaves_an_unfinished_build(
+    tmp_path: Path, edges: Path, phase: str
+) -> None:
+    np.save(edges, LONG)
+    options: dict[str, Any] = {"edges": edges}
+    if phase == "collect ids":
+        options["ids"] = "remap"
+    else:
+        np.save(tmp_path / "x.npy", np.zeros((1000, 6000)))
+        options["node_features"] = {"x": tmp_path / "x.npy"}
+    spec = describe_build(tmp_path / "out", **options)
+    with pytest.raises(BuildFailedError, match="SIGKILL"):
+        run_build(
+            spec, on_event=lambda event: event.get("phase") == phase and kill_own_build(event)
+        )
+    assert (tmp_path / "out" / MARKER_NAME).exists()
+    with pytest.raises(FormatError):
+        read_manifest(tmp_path / "out")
+    run_build(spec)
+    require_naive(read_built(tmp_path / "out"), *LONG, 1000)
+
+
+def test_an_interrupted_parent_ends_the_process(tmp_path: Path, edges: Path) -> None:
+    def interrupt(_: dict[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    np.save(edges, LONG)
+    spec = describe_build(tmp_path / "out", edges=edges)
+    with pytest.raises(KeyboardInterrupt):
+        run_build(spec, on_event=interrupt)
+    # The leak check sees that no process is left; and the lock on the directory is free again.
+    run_build(spec)
+    require_naive(read_built(tmp_path / "out"), *LONG, 1000)
+
+
+KILLED_PARENT = """
+import os, signal, sys
+from overspill.build import describe_build, run_build
+
+def tell(event):
+    if event.get("phase") != "partition":
+        return
+    [build] = [int(word) for task in os.listdir("/proc/self/task")
+               for word in open(f"/proc/self/task/{task}/children").read().split()]
+    os.kill(build, signal.SIGSTOP)
+    forked = 0
+    if sys.argv[3] == "forked":
+        forked = os.fork()
+        if forked == 0:
+            os.close(1)
+            signal.pause()
+    print(build, forked, flush=True)
+    signal.pause()
+
+run_build(describe_build(sys.argv[1], edges=sys.argv[2]), on_event=tell)
+"""
+
+
+@pytest.mark.parametrize("also", ["alone", "forked"])
+def test_a_killed_parent_takes_its_build_with_it(tmp_path: Path, also: str) -> None:
+    """Also where something that the parent forked holds the other end of the build's stdin."""
+    np.save(tmp_path / "e.npy", np.random.default_rng(1).integers(0, 10**6, (2, 3_000_000)))
+    argv = [sys.executable, "-c", KILLED_PARENT, tmp_path / "out", tmp_path / "e.npy", also]
+    parent = subprocess.Popen(argv, stdout=subprocess.PIPE, env=child_environment())
+    assert parent.stdout is not None
+    build, forked = (int(word) for word in parent.stdout.readline().split())
+    end = os.pidfd_open(build)
+    try:
+        parent.kill()
+        parent.wait()
+        os.kill(build, signal.SIGCONT)
+        waiting = select.poll()
+        waiting.register(end, select.POLLIN)
+        assert waiting.poll(30_000), "the build outlived its parent"
+    finally:
+        os.close(end)
+        parent.stdout.close()
+        if forked:
+            os.kill(forked, signal.SIGKILL)
+    assert (tmp_path / "out" / MARKER_NAME).exists()
+    with pytest.raises(FormatError):
+        read_manifest(tmp_path / "out")
+
+
+def test_a_script_on_stdin_without_a_main_guard(tmp_path: Path, edges: Path) -> None:
+    script = (
+        "from overspill.build import describe_build, run_build\n"
+        f"run_build(describe_build({str(tmp_path / 'out')!r}, edges={str(edges)!r}))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-"],
+        input=script,
+        text=True,
+        capture_output=True,
+        env=child_environment(),
+    )
+    assert done.returncode == 0, done.stderr
+    require_naive(read_built(tmp_path / "out"), *EDGES, int(EDGES.max()) + 1)
+
+
+def test_a_module_in_the_working_directory_is_not_imported(
+    tmp_path: Path, edges: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('shadowed')")
+    monkeypatch.chdir(tmp_path)
+    run_build(describe_build("out", edges=edges))
+
+
+def test_a_process_that_cannot_start_says_why(
+    tmp_path: Path, edges: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = BuildSpec(out=str(tmp_path / "out"), edges=(str(edges),))
+    monkeypatch.setattr("overspill.build.child._LEAN", {"PYTHONHOME": "/nonexistent"})
+    with pytest.raises(BuildFailedError, match="status 1"):
+        run_build(spec)
+
+
+@pytest.mark.requires("loop_device")
+@pytest.mark.parametrize("megabytes", [2, 6, 9])
+def test_a_full_disk_leaves_nothing(
+    tmp_path: Path, loop_disk: Callable[[int], Path], megabytes: int
+) -> None:
+    disk = loop_disk(megabytes << 20)
+    np.save(tmp_path / "big.npy", np.random.default_rng(1).integers(0, 10**6, (2, 10**6)))
+    with pytest.raises(DiskRefusedError) as caught:
+        run_build(describe_build(disk / "out", edges=tmp_path / "big.npy"))
+    error = caught.value
+    assert error.errno == 28 and error.needed_bytes and error.available_bytes is not None
+    assert error.remedy and not (disk / "out").exists()
