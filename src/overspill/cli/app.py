@@ -1,0 +1,73 @@
+"""The command's frame: its verbs, and how an error reaches a person.
+
+Heavy modules are imported inside the verbs, so that ``overspill --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Annotated
+
+import typer
+
+from overspill import __version__
+from overspill.cli.build import build
+from overspill.cli.demo.verb import demo
+from overspill.cli.info import info
+from overspill.cli.verify import verify
+from overspill.errors import OverspillError
+
+app = typer.Typer(
+    name="overspill",
+    help="PyTorch tensors and graphs bigger than the memory you may use.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for _verb in (build, info, verify, demo):
+    app.command()(_verb)
+
+_debugging = False
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"overspill {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _frame(
+    debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
+    version: Annotated[  # noqa: ARG001 (its callback prints and ends)
+        bool, typer.Option("--version", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    global _debugging
+    _debugging = debug
+
+
+def main() -> None:
+    """Run the command; an error that a person can act on is a message, not a traceback.
+
+    Exit status: 0 well, 1 an error, 2 wrong usage, 130 interrupted.
+    """
+    try:
+        app(standalone_mode=True)
+    except OverspillError as error:
+        if _debugging:
+            raise
+        typer.echo(f"overspill: {_told(error)}", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        typer.echo("overspill: interrupted", err=True)
+        sys.exit(128 + signal.SIGINT)
+
+
+def _told(error: OverspillError) -> str:
+    """The message with its remedy on a line of its own, where people look for it."""
+    text = str(error)
+    if error.remedy is None:
+        return text
+    return text.replace(f"; remedy: {error.remedy}", "") + f"\n  what to do: {error.remedy}"

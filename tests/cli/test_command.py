@@ -1,0 +1,108 @@
+"""The command as a person meets it: results on standard output, errors as messages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import overspill
+from overspill.cli.demo.cora import FILES
+
+AS_GRAPH = Path(__file__).parents[1] / "data" / "as20graph.txt"
+
+
+def command(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-c", "from overspill.cli import main; main()", *map(str, arguments)]
+    done = subprocess.run(argv, capture_output=True, text=True, env=None, check=False)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def build_cora(out: Path) -> None:
+    command(
+        "build",
+        *("--edges", FILES / "edges.csv"),
+        *("--node-features", f"x={FILES / 'features.npy'}"),
+        *("--node-features", f"y={FILES / 'labels.npy'}"),
+        *("--memory-limit", "1GiB", "--out", out),
+    )
+
+
+def test_build_info_verify(tmp_path: Path) -> None:
+    build_cora(tmp_path / "cora")
+    told = command("info", tmp_path / "cora").stdout
+    assert "2,708 nodes" in told
+    assert "5,429 edges" in told
+    assert "float16" in told and "2,708 x 1,433" in told
+    assert "files as recorded" in command("verify", tmp_path / "cora").stdout
+
+
+def test_a_changed_byte_fails_verify(tmp_path: Path) -> None:
+    build_cora(tmp_path / "cora")
+    path = overspill.open_dataset(tmp_path / "cora").manifest.node_types["node"].arrays["y"].path
+    with (tmp_path / "cora" / path).open("r+b") as file:
+        file.seek(-1, 2)
+        last = file.read(1)
+        file.seek(-1, 2)
+        file.write(bytes([last[0] ^ 1]))
+    told = command("verify", tmp_path / "cora", code=1).stderr
+    assert path in told and "content changed" in told
+    assert "Traceback" not in told
+
+
+def test_snap_text_as_published_is_remapped(tmp_path: Path) -> None:
+    done = command("build", "--edges", AS_GRAPH, "--out", tmp_path / "as")
+    assert "6,474 nodes, 26,467 edges" in done.stdout
+    dataset = overspill.open_dataset(tmp_path / "as")
+    raw = np.unique(np.loadtxt(AS_GRAPH, dtype=np.int64, comments="#"))
+    assert np.array_equal(dataset.node_ids().numpy(), raw)
+
+
+def test_bad_input_is_a_message_and_nothing_is_left(tmp_path: Path) -> None:
+    edges = tmp_path / "edges.csv"
+    edges.write_text("src,dst\n0,1\n1,-2\n")
+    told = command("build", "--edges", edges, "--out", tmp_path / "out", code=1).stderr
+    assert "edges.csv" in told and "row 2" in told and "-2" in told
+    assert "Traceback" not in told
+    command("info", tmp_path / "out", code=1)
+
+
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
+    told = command("--debug", "info", tmp_path, code=1).stderr
+    assert "Traceback" in told and "FormatError" in told
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("build",),
+        ("build", "--edges", "e.csv", "--out", "o", "--memory-limit", "lots"),
+        ("build", "--edges", "e.csv", "--out", "o", "--node-features", "x.npy"),
+        ("demo", "--size", "1KiB", "--dir", "/"),
+        ("nonsense",),
+    ],
+)
+def test_wrong_usage_is_status_2(arguments: tuple[str, ...]) -> None:
+    assert "Traceback" not in command(*arguments, code=2).stderr
+
+
+def test_a_missing_edge_file_is_named(tmp_path: Path) -> None:
+    told = command("build", "--edges", tmp_path / "no.csv", "--out", tmp_path / "o", code=1).stderr
+    assert "no.csv" in told
+    assert "Traceback" not in told
+
+
+def test_version_and_help_answer_without_torch() -> None:
+    assert command("--version").stdout.strip() == f"overspill {overspill.__version__}"
+    script = (
+        "import sys\nfrom overspill.cli import main\nsys.argv = ['overspill', '--help']\n"
+        "try:\n    main()\nfinally:\n    assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for verb in ("build", "info", "verify", "demo"):
+        assert verb in done.stdout

@@ -1,0 +1,152 @@
+"""The main job, whole: it ends well under its hard limit; without Overspill it is killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from capabilities import demand
+from confined import PythonResult, make_cold
+from overspill.cli.demo.generate import CLASSES, generate_graph
+from overspill.units import parse_bytes
+
+LIMIT_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Demo:
+    """What the default demo printed, and where its data still lies."""
+
+    told: str
+    directory: Path
+
+    def row(self, name: str) -> str:
+        found = re.search(rf"^{name}\s+(.*)$", self.told, re.MULTILINE)
+        assert found is not None, self.told
+        return found.group(1)
+
+    def size(self, name: str) -> int:
+        found = re.search(rf"{name} ([\d.]+ [KMG]?i?B)", self.row("measured peak"))
+        assert found is not None, self.told
+        return parse_bytes(found.group(1))
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+    demand("memory_cgroup")
+    directory = tmp_path_factory.mktemp("demo")
+    argv = [sys.executable, "-c", "from overspill.cli import main; main()", "demo", "--keep"]
+    done = subprocess.run(
+        [*argv, "--dir", str(directory)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    assert done.returncode == 0, done.stderr
+    (kept,) = directory.glob("overspill-demo-*")
+    yield Demo(done.stdout, kept)
+    subprocess.run(["rm", "-r", str(directory)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.requires("memory_cgroup")
+def test_the_default_demo_trains_within_its_hard_limit(demo: Demo) -> None:
+    assert demo.row("memory limit") == "1.0 GiB (hard)"
+    assert "4.0 GiB of features" in demo.row("data")
+    assert 0 < demo.size("anonymous") <= demo.size("together") <= LIMIT_BYTES
+    accuracy = float(demo.row("accuracy").split()[0])
+    assert accuracy > 5 / CLASSES
+
+
+@pytest.mark.slow
+@pytest.mark.requires("memory_cgroup")
+def test_cora_reaches_what_the_field_reaches(demo: Demo) -> None:
+    found = re.search(r"test accuracy ([\d.]+)", demo.told)
+    assert found is not None
+    assert float(found.group(1)) >= 0.82
+
+
+@pytest.mark.slow
+@pytest.mark.memory
+@pytest.mark.requires("memory_cgroup")
+def test_without_overspill_the_same_data_is_killed(
+    demo: Demo, run_python: Callable[..., PythonResult]
+) -> None:
+    inputs = demo.directory / "input"
+    make_cold(inputs / "x.npy", inputs / "edges.npy")
+    plain = """
+        import sys
+        import numpy as np
+        import torch
+        from torch_geometric.data import Data
+
+        print("started", flush=True)
+        edges, x = (torch.from_numpy(np.load(path)) for path in sys.argv[1:])
+        Data(x=x, edge_index=edges).validate()
+        print("survived")
+    """
+    result = run_python(
+        plain, arguments=(inputs / "edges.npy", inputs / "x.npy"), limit_bytes=LIMIT_BYTES
+    )
+    assert result.returncode == -signal.SIGKILL
+    assert result.kills >= 1
+    assert result.stdout.split() == ["started"]
+
+
+def test_the_demo_refuses_a_directory_in_memory(memory_disk: Callable[..., Path]) -> None:
+    disk = memory_disk("tmpfs", nbytes=1 << 20)
+    done = _failing_demo(disk)
+    assert "tmpfs" in done and "--dir" in done
+    assert list(disk.iterdir()) == []
+
+
+def test_the_demo_refuses_a_disk_without_room(loop_disk: Callable[[int], Path]) -> None:
+    disk = loop_disk(64 << 20)
+    done = _failing_demo(disk)
+    assert "needed: 9.2 GiB" in done and "available:" in done and "--size" in done
+    assert [path.name for path in disk.iterdir()] == ["lost+found"]
+
+
+def _failing_demo(directory: Path) -> str:
+    argv = [sys.executable, "-c", "from overspill.cli import main; main()", "demo"]
+    done = subprocess.run(
+        [*argv, "--dir", str(directory)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_generated_graphs_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    told: list[tuple[str, int, int, str]] = []
+    contents = []
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        (tmp_path / name).mkdir()
+        paths = generate_graph(
+            tmp_path / name, 20_000, seed=seed, report=lambda *event: told.append(event)
+        )
+        contents.append([Path(path).read_bytes() for path in paths.values()])
+    assert contents[0] == contents[1]
+    assert contents[0] != contents[2]
+    assert ("generate edges", 100_000, 100_000, "edges") in told
+
+
+def test_generated_popularity_has_a_heavy_tail(tmp_path: Path) -> None:
+    paths = generate_graph(tmp_path, 100_000, seed=0, report=lambda *_: None)
+    sources, targets = np.load(paths["edges"])
+    assert sources.min() >= 0 and max(sources.max(), targets.max()) < 100_000
+    degrees = np.sort(np.bincount(targets, minlength=100_000))[::-1]
+    assert degrees[:1000].sum() > 0.05 * degrees.sum()  # the top 1% take far more than their part
+    assert degrees[0] > 50 * degrees.mean()
+    labels = np.load(paths["y"])
+    assert 0.75 < (labels[sources] == labels[targets]).mean() < 0.87
