@@ -30,7 +30,7 @@ class Demo:
     directory: Path
 
     def row(self, name: str) -> str:
-        found = re.search(rf"^{name}\s+(.*)$", self.told, re.MULTILINE)
+        found = re.search(rf"^{name}\s+(.*?)\s*$", self.told, re.MULTILINE)
         assert found is not None, self.told
         return found.group(1)
 
