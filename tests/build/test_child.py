@@ -237,14 +237,27 @@ def test_a_process_that_cannot_start_says_why(
 
 
 @pytest.mark.requires("loop_device")
-@pytest.mark.parametrize("megabytes", [2, 6, 9])
+@pytest.mark.parametrize("megabytes", [2, 11, 23])
+@pytest.mark.parametrize("kind", ["npy", "csv"])
 def test_a_full_disk_leaves_nothing(
-    tmp_path: Path, loop_disk: Callable[[int], Path], megabytes: int
+    tmp_path: Path, loop_disk: Callable[[int], Path], megabytes: int, kind: str
 ) -> None:
+    """Told at once where the number of edges is known, else wherever the disk ends."""
     disk = loop_disk(megabytes << 20)
-    np.save(tmp_path / "big.npy", np.random.default_rng(1).integers(0, 10**6, (2, 10**6)))
+    pairs = np.random.default_rng(1).integers(0, 10**6, (10**6, 2))
+    source = tmp_path / f"big.{kind}"
+    if kind == "npy":
+        np.save(source, pairs)
+    else:
+        source.write_text("src,dst\n" + "\n".join(f"{s},{t}" for s, t in pairs.tolist()))
+    events: list[dict[str, Any]] = []
     with pytest.raises(DiskRefusedError) as caught:
-        run_build(describe_build(disk / "out", edges=tmp_path / "big.npy"))
+        run_build(describe_build(disk / "out", edges=source), on_event=events.append)
     error = caught.value
     assert error.errno == 28 and error.needed_bytes and error.available_bytes is not None
     assert error.remedy and not (disk / "out").exists()
+    phases = {event.get("phase") for event in events} - {None}
+    if megabytes == 23:  # the spool fits, the rows do not
+        assert phases == {"partition", "build rows"}
+    else:
+        assert phases == ({"partition"} if kind == "csv" else set())

@@ -6,6 +6,7 @@ Memory: the plan's, whatever the number of edges and nodes. Limits: one node and
 
 from __future__ import annotations
 
+import errno
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -80,6 +81,7 @@ def construct(
     """
     started = time.monotonic()
     progress = Progress(send)
+    _require_disk(spec, inputs)
     with BuildDirectory(spec.out) as directory:
         build = _Build(spec, plan, inputs, directory, progress)
         nodes, edges = build.run()
@@ -201,6 +203,7 @@ class _Build:
             raise DiskRefusedError(
                 f"the largest id is {largest}, so that row pointers alone do not fit the disk",
                 path=str(self._directory.path),
+                errno=errno.ENOSPC,
                 needed_bytes=needed,
                 available_bytes=free,
                 remedy="build with ids='remap' where ids are sparse",
@@ -230,6 +233,25 @@ class _Build:
     def _sources(self) -> list[dict[str, Any]]:
         paths = [*self._spec.edges, *self._spec.node_features.values()]
         return [{"path": path, "nbytes": Path(path).stat().st_size} for path in paths]
+
+
+def _require_disk(spec: BuildSpec, inputs: Inputs) -> None:
+    """Refuse at once, as far as sizes are known, what the disk would refuse after hours."""
+    counts = [reader.count or 0 for reader in inputs.readers]
+    id_bytes = 8 if (inputs.num_nodes or 0) > _NARROW_LIMIT else 4
+    # The spool holds two ids an edge until the rows, one id an edge, are written beside it.
+    needed = 3 * id_bytes * sum(counts) + 8 * (inputs.num_nodes or 0)
+    needed += sum(file.nbytes for file in inputs.features.values())
+    free = free_disk_bytes(spec.out)
+    if needed > free:
+        raise DiskRefusedError(
+            "the dataset and the build's scratch space do not fit the disk",
+            path=spec.out,
+            errno=errno.ENOSPC,
+            needed_bytes=needed,
+            available_bytes=free,
+            remedy="free space on this disk, or choose a directory on another one",
+        )
 
 
 def _options(spec: BuildSpec) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from overspill.errors import DiskRefusedError, StaleFileError
 from overspill.linux.blocks import reserve_blocks
 from overspill.storage.write_behind import WriteBehind
 
-_EXTENT_BYTES = 64 << 20
+_SMALLEST_EXTENT_BYTES, _LARGEST_EXTENT_BYTES = 1 << 20, 64 << 20
 _ADVICE_BYTES = 128 << 10  # longer requests are silently cut to the read-ahead window
 
 
@@ -47,7 +47,9 @@ class ScratchFile:
         """Write bytes at the end, reserving an extent at a time before the first write to it."""
         end = self._out.offset + len(data)
         if end > self._reserved:
-            self._reserved = -(-end // _EXTENT_BYTES) * _EXTENT_BYTES
+            # As much again as there is: a nearly full disk is not asked for much too much.
+            ahead = min(_LARGEST_EXTENT_BYTES, max(_SMALLEST_EXTENT_BYTES, self._reserved))
+            self._reserved = max(end, self._reserved + ahead)
             reserve_blocks(self.fd, self._reserved, path=str(self.path))
         self._out.append(data)
 
