@@ -15,13 +15,14 @@ MIB, GIB = 1 << 20, 1 << 30
         (GIB, None, 64 * MIB),
         (0, None, 0),
         (-5, None, 0),
+        (None, None, 2 * GIB),  # what cannot be measured does not make everything spill
         (GIB, 1, 1),
         (GIB, 0, 0),
         (GIB, 4 * GIB, 4 * GIB),
     ],
 )
 def test_the_threshold_is_set_or_a_share_of_the_headroom(
-    memory: int, min_bytes: int | None, expected: int
+    memory: int | None, min_bytes: int | None, expected: int
 ) -> None:
     headroom = Headroom(memory_bytes=memory, spill_dir="/spill", min_bytes=min_bytes)
     assert headroom.threshold_bytes == expected

@@ -32,12 +32,12 @@ class Headroom:
     """What was measured and set at the moment of the question.
 
     Attributes:
-        memory_bytes: Memory that can still be had.
+        memory_bytes: Memory that can still be had, or None where it cannot be measured.
         spill_dir: The spill directory in force, or None.
         min_bytes: The threshold in force, or None for the default.
     """
 
-    memory_bytes: int
+    memory_bytes: int | None
     spill_dir: str | None
     min_bytes: int | None = None
 
@@ -46,6 +46,8 @@ class Headroom:
         """The size from which a tensor is worth a file."""
         if self.min_bytes is not None:
             return self.min_bytes
+        if self.memory_bytes is None:
+            return LARGEST_DEFAULT_THRESHOLD_BYTES
         share = max(0, self.memory_bytes) // DEFAULT_THRESHOLD_SHARE
         return min(LARGEST_DEFAULT_THRESHOLD_BYTES, share)
 

@@ -71,9 +71,7 @@ def found_run(spill_dir: Path) -> tuple[Path, int]:
     for _ in range(_ATTEMPTS):
         directory = spill_dir / f"run-{secrets.token_hex(16)}"
         try:
-            # Explicitly, because a umask may take the owner's own rights away.
             directory.mkdir(mode=0o700)
-            directory.chmod(0o700)
             lease = _first_lease(directory)
         except FileNotFoundError:  # a reclaimer took the still empty directory
             continue
@@ -165,6 +163,8 @@ def _first_lease(directory: Path) -> int | None:
     path = directory / LEASE_NAME
     with ExitStack() as undo:
         undo.callback(_remove_if_empty, directory)
+        # Explicitly, because a umask may take the owner's own rights away.
+        directory.chmod(0o700)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         undo.callback(os.close, fd)
         try:

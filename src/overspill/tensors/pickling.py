@@ -109,8 +109,9 @@ def _refused(error: OverspillError) -> Reduced:
     """Raise at the send; from a queue's feeder thread, where nobody listens, at the receiver."""
     if threading.current_thread().name != _FEEDER:
         raise error
-    logger.error("cannot send a disk-backed tensor: %s", error)
-    return _raise, (error,)
+    # As text, and without its traceback: whoever keeps either would keep the tensor alive.
+    logger.error("cannot send a disk-backed tensor: %s", str(error))
+    return _raise, (error.with_traceback(None),)
 
 
 def _raise(error: OverspillError) -> NoReturn:

@@ -230,7 +230,7 @@ def _placed_in_file(
         StaleFileError,
         UnavailableError,
     ) as error:
-        logger.error("could not place %s in a file: %s", what, error)
+        logger.error("could not place %s in a file: %s", what, str(error))
         if required:
             raise
         return None
@@ -243,9 +243,10 @@ def _placement(request: Request) -> Placement:
     enabled = libc.SUPPORTED and settings.spill_dir is not None
     # Measured only where it decides: reading the control groups takes longer than the answer.
     measured = enabled and settings.min_bytes is None and request.obstacle is None
-    memory = available_memory_bytes() if measured else 0
-    if settings.memory_limit_bytes is not None:
-        memory = min(memory, settings.memory_limit_bytes)
+    memory = _measured_memory() if measured else None
+    limit = settings.memory_limit_bytes
+    if limit is not None:
+        memory = limit if memory is None else min(memory, limit)
     headroom = Headroom(
         memory_bytes=memory,
         spill_dir=str(settings.spill_dir) if enabled else None,
@@ -279,8 +280,24 @@ def _in_new_file(nbytes: int, fill: Callable[[SpillFile], None] | None) -> torch
     return storage
 
 
+def _stays_cached(nbytes: int) -> bool:
+    if nbytes <= _WRITEBACK_BYTES:
+        return True
+    memory = _measured_memory()
+    return memory is not None and nbytes <= memory // _KEEP_CACHED_SHARE
+
+
+def _measured_memory() -> int | None:
+    """What can still be allocated; None where it cannot be read, which decides nothing."""
+    try:
+        return available_memory_bytes()
+    except UnavailableError as error:
+        logger.warning("the headroom is unknown: %s", str(error))
+        return None
+
+
 def _write(tensor: torch.Tensor, file: SpillFile) -> None:
-    if file.nbytes > available_memory_bytes() // _KEEP_CACHED_SHARE:
+    if not _stays_cached(file.nbytes):
         # Dirty pages count towards a memory limit, and a version 1 group does not throttle them.
         writer = WriteBehind(file.fd, path=file.path)
         for chunk in byte_chunks(tensor):
