@@ -15,7 +15,7 @@ from overspill.units import format_bytes
 
 # Measured with torch 2.13 and PyG 2.8: what a worker has of its own once it has made its first
 # batch, not counting the batch and the sampler's buffers.
-FORKED_WORKER_BYTES = 64 << 20
+FORKED_WORKER_BYTES = 48 << 20
 SPAWNED_WORKER_BYTES = 320 << 20
 # The order of one block of a cold gather, and the page lists of its windows.
 GATHER_BYTES = 24 << 20

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import overspill as ov
+from confined import make_cold
+from overspill.errors import FormatError, InputError, StaleFileError
+from overspill.graph.dataset import open_dataset
+from overspill.linux.cache import cached_bytes
+from overspill.storage.records import numpy_view_dtype
+from small_graphs import random_graph, write_graph
+
+EMPTY = (np.zeros(5, np.int64), np.zeros(0, np.int32))
+
+
+def test_an_opened_dataset_shows_what_it_holds(tmp_path: Path) -> None:
+    graph = random_graph(tmp_path)
+    ds = open_dataset(tmp_path)
+    assert (ds.num_nodes, ds.num_edges) == (400, 3000)
+    assert ds.node_types == ["node"] and ds.edge_types == [("node", "to", "node")]
+    assert ds.feature_names() == ["x", "y"]
+    assert repr(ds) == f"Dataset({str(tmp_path)!r}, num_nodes=400, num_edges=3000)"
+    topology = ds.topology(("node", "to", "node"))
+    np.testing.assert_array_equal(topology.indptr, graph.indptr)
+    np.testing.assert_array_equal(topology.indices, graph.indices)
+    assert topology.indices.dtype == torch.int32
+    np.testing.assert_array_equal(ds.features("x"), graph.arrays["x"])
+    assert ds.features("x", "node") is ds.features("x")
+    assert all(map(ov.is_disk_backed, (topology.indptr, topology.indices, ds.features("x"))))
+
+
+def test_writing_to_a_feature_never_reaches_the_file(tmp_path: Path) -> None:
+    graph = random_graph(tmp_path)
+    open_dataset(tmp_path).features("x").zero_()
+    np.testing.assert_array_equal(open_dataset(tmp_path).features("x"), graph.arrays["x"])
+
+
+def test_opening_touches_no_feature_page(tmp_path: Path) -> None:
+    random_graph(tmp_path, num_nodes=20_000, width=128)
+    make_cold(tmp_path / "node.x")
+    ds = open_dataset(tmp_path)
+    ds.features("x")
+    # Reading the header may read ahead; it does not come near the whole of 10 MiB.
+    assert cached_bytes(tmp_path / "node.x") <= 256 << 10
+
+
+def test_a_dataset_pickles_by_path(tmp_path: Path) -> None:
+    graph = random_graph(tmp_path)
+    ds = open_dataset(tmp_path)
+    ds.topology(), ds.features("x"), ds.sampler([2])
+    sent = pickle.dumps(ds)
+    assert len(sent) < 600
+    received = pickle.loads(sent)
+    np.testing.assert_array_equal(received.gather("x", [3, 1]), graph.arrays["x"][[3, 1]])
+
+
+def test_another_dataset_at_the_path_is_refused(tmp_path: Path) -> None:
+    random_graph(tmp_path / "a")
+    sent = pickle.dumps(open_dataset(tmp_path / "a"))
+    (tmp_path / "a").rename(tmp_path / "b")
+    random_graph(tmp_path / "a")
+    with pytest.raises(StaleFileError, match="another dataset"):
+        pickle.loads(sent)
+
+
+@pytest.mark.parametrize("what", ["nothing", "a file", "no manifest"])
+def test_what_is_no_dataset_is_refused(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "data"
+    if what == "a file":
+        path.write_text("{}")
+    if what == "no manifest":
+        path.mkdir()
+    with pytest.raises(FormatError, match="data"):
+        open_dataset(path)
+
+
+@pytest.mark.parametrize("damage", ["cut", "removed"])
+def test_a_damaged_dataset_is_not_opened(tmp_path: Path, damage: str) -> None:
+    random_graph(tmp_path)
+    if damage == "cut":
+        os.truncate(tmp_path / "node.x", 4096 + 40)
+    else:
+        (tmp_path / "node.x").unlink()
+    with pytest.raises(StaleFileError, match=r"node\.x"):
+        open_dataset(tmp_path)
+
+
+DTYPES = ["bool", "uint8", "float16", "bfloat16", "float8_e5m2", "complex64", "float64", "uint16"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(50,), (50, 3), (50, 2, 5), (50, 0)])
+def test_rows_of_every_kind_are_gathered(
+    tmp_path: Path, dtype: str, shape: tuple[int, ...]
+) -> None:
+    values = np.random.default_rng(0).integers(0, 2, shape).astype(numpy_view_dtype(dtype))
+    write_graph(
+        tmp_path,
+        np.zeros(51, np.int64),
+        np.zeros(0, np.int32),
+        {"x": values},
+        dtypes={"x": dtype},
+    )
+    ds = open_dataset(tmp_path)
+    ids = torch.tensor([49, 0, 7, 7, 31], dtype=torch.int32)
+    rows = ds.gather("x", ids)
+    assert rows.dtype == getattr(torch, dtype) and rows.shape == (5, *shape[1:])
+    # As bytes: torch cannot index every dtype.
+    width = values.nbytes // 50
+    whole = ds.features("x").reshape(-1).view(torch.uint8).reshape(50, width)
+    assert rows.reshape(-1).view(torch.uint8).equal(whole[ids.long()].reshape(-1))
+
+
+def test_no_ids_give_no_rows(tmp_path: Path) -> None:
+    random_graph(tmp_path)
+    assert open_dataset(tmp_path).gather("x", []).shape == (0, 12)
+
+
+def test_rows_go_into_a_given_tensor(tmp_path: Path) -> None:
+    graph = random_graph(tmp_path)
+    ds = open_dataset(tmp_path)
+    out = torch.zeros(7, 12)
+    assert ds.gather("x", range(5), out=out[2:]).data_ptr() == out[2:].data_ptr()
+    np.testing.assert_array_equal(out[2:], graph.arrays["x"][:5])
+    assert not out[:2].any()
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        torch.zeros(5, 11),
+        torch.zeros(5, 12, dtype=torch.float64),
+        torch.zeros(12, 5).t(),
+        torch.zeros(5, 12, requires_grad=True),
+        torch.zeros(5, 12, device="meta"),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_refused(tmp_path: Path, out: torch.Tensor) -> None:
+    random_graph(tmp_path)
+    with pytest.raises(InputError, match=r"float32 \(5, 12\)"):
+        open_dataset(tmp_path).gather("x", range(5), out=out)
+
+
+@pytest.mark.parametrize("ids", [[0, 400], [-1], [2**40]])
+def test_ids_out_of_range_name_the_first(tmp_path: Path, ids: list[int]) -> None:
+    random_graph(tmp_path)
+    with pytest.raises(InputError, match=rf"1 of {len(ids)} .*'node'.*first is {ids[-1]} .*400"):
+        open_dataset(tmp_path).gather("x", ids)
+
+
+@pytest.mark.parametrize(
+    ("call", "wanted", "available"),
+    [
+        (lambda ds: ds.features("z"), "'z'", "x, y"),
+        (lambda ds: ds.gather("z", [0]), "'z'", "x, y"),
+        (lambda ds: ds.features("x", "user"), "'user'", "node"),
+        (lambda ds: ds.topology(("a", "b", "c")), "'b'", "'to'"),
+        (lambda ds: ds.topology(layout="csr"), "'csr'", "csc"),
+    ],
+)
+def test_unknown_names_are_answered_with_those_there_are(
+    tmp_path: Path, call: object, wanted: str, available: str
+) -> None:
+    random_graph(tmp_path)
+    with pytest.raises(InputError) as caught:
+        call(open_dataset(tmp_path))  # type: ignore[operator]
+    assert wanted in str(caught.value) and available in str(caught.value)
+
+
+@pytest.mark.parametrize("damage", ["cut", "removed"])
+def test_a_file_that_changes_under_an_open_dataset_is_an_error(tmp_path: Path, damage: str) -> None:
+    random_graph(tmp_path)
+    ds = open_dataset(tmp_path)
+    ds.gather("x", [1])
+    if damage == "cut":
+        os.truncate(tmp_path / "node.x", 4096)
+    else:
+        (tmp_path / "node.x").unlink()
+    with pytest.raises(StaleFileError, match=r"node\.x"):
+        ds.gather("x", [399])
+
+
+def test_raw_ids_are_kept_and_found(tmp_path: Path) -> None:
+    raw = np.array([-3, 10, 11, 2**50])
+    write_graph(tmp_path, *EMPTY, raw_ids=raw)
+    ds = open_dataset(tmp_path)
+    assert ds.node_ids().tolist() == raw.tolist()
+    assert ds.lookup([2**50, -3]).tolist() == [3, 0]
+    with pytest.raises(InputError, match="12"):
+        ds.lookup([10, 12])
+
+
+def test_dense_ids_are_their_own_raw_ids(tmp_path: Path) -> None:
+    write_graph(tmp_path, *EMPTY)
+    ds = open_dataset(tmp_path)
+    assert ds.node_ids().tolist() == [0, 1, 2, 3]
+    assert ds.lookup(torch.tensor([3, 0])).tolist() == [3, 0]
+    with pytest.raises(InputError, match="4 nodes"):
+        ds.lookup([4])
+
+
+def test_threads_may_share_a_dataset(tmp_path: Path) -> None:
+    graph = random_graph(tmp_path, num_nodes=20_000, width=64)
+    make_cold(tmp_path / "node.x")
+    ds, wrong = open_dataset(tmp_path), []
+
+    def gather(seed: int) -> None:
+        ids = np.random.default_rng(seed).integers(0, 20_000, 5_000)
+        if not np.array_equal(ds.gather("x", ids), graph.arrays["x"][ids]):
+            wrong.append(seed)
+
+    threads = [threading.Thread(target=gather, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from confined import make_cold
+from overspill.errors import StaleFileError
+from overspill.graph import paged
+from overspill.graph.paged import PagedArray
+from overspill.linux.pages import resident_bytes, resident_pages
+from small_graphs import write_array
+
+
+def opened(path: Path, rows: np.ndarray) -> PagedArray:
+    record = write_array(path, rows)
+    nbytes = rows.nbytes // max(len(rows), 1)
+    return PagedArray(path, record, stride_bytes=nbytes, span_bytes=nbytes)
+
+
+def random_rows(count: int, width: int, dtype: type = np.uint8) -> np.ndarray:
+    return np.random.default_rng(count).integers(0, 200, (count, width)).astype(dtype)
+
+
+@pytest.mark.parametrize(
+    ("count", "width", "dtype"),
+    [
+        (50_000, 4, np.uint8),  # a few bytes
+        (9_000, 128, np.float32),
+        (9_000, 3, np.float16),
+        (3_000, 1500, np.uint8),  # straddles pages
+        (300, 2500, np.float64),  # larger than a page
+        (70, 1, np.int64),
+    ],
+)
+@pytest.mark.parametrize("cold", [True, False])
+def test_rows_arrive_in_the_order_asked_for(
+    tmp_path: Path, count: int, width: int, dtype: type, cold: bool
+) -> None:
+    rows = random_rows(count, width, dtype)
+    array = opened(tmp_path / "rows", rows)
+    if cold:
+        make_cold(tmp_path / "rows")
+        assert resident_bytes(array.mapping.address, array.mapping.nbytes) == 0
+    ids = np.random.default_rng(1).integers(0, count, 6_000)
+    out = np.zeros((6_000, width), dtype=dtype)
+    array.take(ids, out)
+    np.testing.assert_array_equal(out, rows[ids])
+
+
+def test_a_cold_read_brings_the_distinct_pages_and_hardly_more(tmp_path: Path) -> None:
+    array = opened(tmp_path / "rows", random_rows(200_000, 512))
+    make_cold(tmp_path / "rows")
+    ids = np.random.default_rng(1).integers(0, 200_000, 3_000)
+    array.take(ids, np.empty((3_000, 512), np.uint8))
+    distinct = len(np.unique((array._offset + ids * 512) // 4096))
+    held = resident_bytes(array.mapping.address, array.mapping.nbytes) // 4096
+    assert distinct <= held <= 1.1 * distinct
+
+
+def test_pages_are_asked_for_in_windows_and_only_when_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = opened(tmp_path / "rows", random_rows(40_000, 512))
+    asked: list[int] = []
+    ask = array._fetcher.request
+
+    def recorded(firsts: np.ndarray, counts: np.ndarray) -> None:
+        asked.append(int(counts.sum()))
+        ask(firsts, counts)
+
+    monkeypatch.setattr(array._fetcher, "request", recorded)
+    monkeypatch.setattr(paged, "WINDOW_BYTES", 1 << 20)
+    make_cold(tmp_path / "rows")
+    ids = np.random.default_rng(1).integers(0, 40_000, 2_000)
+    out = np.empty((2_000, 512), np.uint8)
+    array.take(ids, out)
+    assert len(asked) > 5 and max(asked) <= (1 << 20) // 4096
+    asked.clear()
+    array.take(ids, out)
+    assert asked == []
+
+
+def test_rows_larger_than_a_window_come_piece_by_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paged, "WINDOW_BYTES", 8192)
+    rows = random_rows(12, 50_001)
+    array = opened(tmp_path / "rows", rows)
+    make_cold(tmp_path / "rows")
+    out = np.empty((3, 50_001), np.uint8)
+    array.take(np.array([11, 0, 11]), out)
+    np.testing.assert_array_equal(out, rows[[11, 0, 11]])
+
+
+def test_requests_beyond_a_block_go_by_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paged, "BLOCK_ITEMS", 100)
+    rows = random_rows(500, 8)
+    array = opened(tmp_path / "rows", rows)
+    make_cold(tmp_path / "rows")
+    ids = np.random.default_rng(2).integers(0, 500, 1_050)
+    out = np.empty((1_050, 8), np.uint8)
+    array.take(ids, out)
+    np.testing.assert_array_equal(out, rows[ids])
+
+
+@pytest.mark.parametrize("shape", [(5, 0), (0, 4), (0,)])
+def test_nothing_is_read_of_nothing(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    array = opened(tmp_path / "rows", np.zeros(shape, np.float32))
+    array.take(np.empty(0, np.int64), np.empty((0, *shape[1:]), np.float32))
+    if shape[0]:
+        array.take(np.array([4, 4]), np.empty((2, 0), np.float32))
+
+
+def test_items_may_reach_into_the_next(tmp_path: Path) -> None:
+    record = write_array(tmp_path / "indptr", np.array([0, 2, 2, 9]))
+    array = PagedArray(tmp_path / "indptr", record, stride_bytes=8, span_bytes=16)
+    out = np.empty((3, 2), np.int64)
+    array.take(np.array([2, 0, 1]), out)
+    assert out.tolist() == [[2, 9], [0, 2], [2, 2]]
+
+
+def test_an_output_out_of_step_with_words_is_filled_all_the_same(tmp_path: Path) -> None:
+    rows = random_rows(20, 16)
+    array = opened(tmp_path / "rows", rows)
+    out = np.zeros(4 * 16 + 3, np.uint8)
+    array.take(np.array([5, 6, 7, 5]), out[3:])
+    np.testing.assert_array_equal(out[3:].reshape(4, 16), rows[[5, 6, 7, 5]])
+
+
+@pytest.mark.parametrize("damage", ["cut", "grown", "removed", "replaced"])
+def test_a_file_that_changed_is_refused_before_a_page_is_touched(
+    tmp_path: Path, damage: str
+) -> None:
+    array = opened(tmp_path / "rows", random_rows(100, 512))
+    array.check_unchanged()
+    path = tmp_path / "rows"
+    if damage in ("removed", "replaced"):
+        path.unlink()
+    if damage == "replaced":
+        write_array(path, random_rows(100, 512))
+    if damage in ("cut", "grown"):
+        os.truncate(path, path.stat().st_size + (1 if damage == "grown" else -4096))
+    with pytest.raises(StaleFileError, match="rows"):
+        array.check_unchanged()
+
+
+def test_opening_reads_nothing(tmp_path: Path) -> None:
+    record = write_array(tmp_path / "rows", random_rows(1000, 512))
+    make_cold(tmp_path / "rows")
+    array = PagedArray(tmp_path / "rows", record, stride_bytes=512, span_bytes=512)
+    payload = array.mapping.address + array._offset
+    # The header was read, and the kernel reads ahead from it; what lies beyond was not.
+    assert not resident_pages(payload, array.payload_bytes)[64:].any()

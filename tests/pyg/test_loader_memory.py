@@ -1,0 +1,92 @@
+"""The loader in a real memory group: its projection bounds what it takes, and no kill comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from capabilities import requires
+from confined import PythonResult, make_cold
+from small_graphs import compress, write_graph
+
+MIB = 1 << 20
+NODES, WIDTH = 3 << 20, 128  # 1.5 GiB of features
+
+EPOCHS = """
+import sys
+import numpy as np, torch
+from overspill.graph.dataset import open_dataset
+from overspill.linux.processes import process_memory
+from overspill.pyg import NeighborLoader
+
+if __name__ == "__main__":
+    path, method, epochs = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    ds = open_dataset(path)
+    seeds = torch.arange(0, ds.num_nodes, 97)
+    loader = NeighborLoader(
+        ds, [10, 5], batch_size=512, input_nodes=seeds, shuffle=True, num_workers=2,
+        multiprocessing_context=method, memory_limit=sys.argv[4], seed=1,
+    )
+    anon = []
+    for epoch in range(epochs):
+        rows = 0
+        for batch in loader:
+            assert torch.equal(batch.x[:, 0], batch.n_id.to(torch.float32))
+            rows += batch.num_nodes
+        anon.append(process_memory().anon_bytes)
+    print(loader.plan.projected_bytes, loader.plan.allowed_bytes, rows, *anon)
+"""
+
+
+@pytest.fixture(scope="module")
+def large_graph(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("large")
+    ends = np.random.default_rng(0).integers(0, NODES, (2, 4 * NODES))
+    x = np.zeros((NODES, WIDTH), np.float32)
+    x[:, 0] = np.arange(NODES)
+    write_graph(path, *compress(ends[0], ends[1], NODES), {"x": x})
+    yield path
+    for file in path.iterdir():
+        file.unlink()
+
+
+def run_epochs(
+    run_python: Callable[..., PythonResult], path: Path, method: str, epochs: int, limit: int
+) -> tuple[PythonResult, list[int]]:
+    make_cold(*path.iterdir())
+    arguments = [path, method, epochs, limit]
+    result = run_python(EPOCHS, limit_bytes=limit, arguments=arguments).check()
+    return result, [int(word) for word in result.stdout.split()]
+
+
+@pytest.mark.memory
+@requires("memory_cgroup")
+@pytest.mark.parametrize(
+    ("method", "limit", "epochs"), [("fork", 700 * MIB, 2), ("spawn", 1400 * MIB, 1)]
+)
+def test_an_epoch_over_larger_features_keeps_to_its_projection(
+    run_python: Callable[..., PythonResult], large_graph: Path, method: str, limit: int, epochs: int
+) -> None:
+    result, (projected, allowed, rows, *anon) = run_epochs(
+        run_python, large_graph, method, epochs, limit
+    )
+    assert result.kills == 0
+    assert rows > NODES // 97 * 10
+    assert result.peaks.anon_shmem_bytes <= projected <= allowed <= limit
+    # Once the first epoch has filled its buffers nothing grows any more.
+    assert anon[-1] <= anon[0] + 8 * MIB
+
+
+@pytest.mark.memory
+@requires("memory_cgroup")
+def test_a_limit_too_small_is_refused_and_not_met_by_a_kill(
+    run_python: Callable[..., PythonResult], large_graph: Path
+) -> None:
+    result = run_python(
+        EPOCHS, limit_bytes=400 * MIB, arguments=[large_graph, "fork", 1, 400 * MIB]
+    )
+    assert result.returncode == 1 and result.kills == 0
+    assert "NoRoomError" in result.stderr and "remedy" in result.stderr

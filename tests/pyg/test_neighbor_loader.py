@@ -1,0 +1,320 @@
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch_geometric.data import Data
+
+from confined import PythonResult, make_cold
+from overspill.errors import InputError, NoRoomError, SettingsError, StaleFileError
+from overspill.graph.dataset import open_dataset
+from overspill.linux.cache import cached_bytes
+from overspill.pyg import NeighborLoader
+from overspill.settings import settings
+from small_graphs import SmallGraph, compress, full_neighborhood, random_graph, write_graph
+
+
+def assert_whole(graph: SmallGraph, batch: Data, hops: int) -> None:
+    expected = full_neighborhood(graph, batch.n_id[: batch.batch_size].tolist(), hops)
+    assert batch.n_id.tolist() == expected.nodes
+    assert batch.edge_index.tolist() == [list(row) for row in zip(*expected.edges, strict=True)]
+    assert batch.num_sampled_nodes == expected.nodes_per_hop
+    assert batch.num_sampled_edges == expected.edges_per_hop
+    assert_rows(graph, batch)
+
+
+def assert_rows(graph: SmallGraph, batch: Data) -> None:
+    assert batch.num_nodes == len(batch.n_id)
+    for name, values in graph.arrays.items():
+        np.testing.assert_array_equal(batch[name], values[batch.n_id])
+
+
+def as_lists(batches: Any) -> list[dict[str, Any]]:
+    return [
+        {k: v.tolist() if isinstance(v, torch.Tensor) else v for k, v in b.to_dict().items()}
+        for b in batches
+    ]
+
+
+def stop_workers(loader: NeighborLoader, batches: Any = None) -> None:
+    """End the workers now: an error's traceback is a cycle that keeps torch's iterator alive."""
+    for iterator in (batches, loader._iterator):
+        if iterator is not None and hasattr(iterator, "_shutdown_workers"):
+            iterator._shutdown_workers()
+    loader._iterator = None
+    gc.collect()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_all_neighbours_equal_pygs_semantics(tmp_path: Path, num_workers: int) -> None:
+    graph = random_graph(tmp_path)
+    loader = NeighborLoader(
+        open_dataset(tmp_path), [-1, -1], batch_size=32, num_workers=num_workers
+    )
+    batches = list(loader)
+    assert len(batches) == len(loader) == 13 and len(loader.dataset) == 400  # type: ignore[arg-type]
+    for batch in batches:
+        assert_whole(graph, batch, 2)
+        assert batch.edge_index.dtype == batch.n_id.dtype == torch.int64
+        assert batch.input_id.tolist() == batch.n_id[: batch.batch_size].tolist()
+        assert "e_id" not in batch and "batch" not in batch
+    assert batches[-1].batch_size == 400 - 12 * 32
+
+
+def test_finite_fan_outs_bound_degrees_and_choose_real_edges(tmp_path: Path) -> None:
+    graph = random_graph(tmp_path)
+    for batch in NeighborLoader(open_dataset(tmp_path), [3, 2], batch_size=50, shuffle=True):
+        assert_rows(graph, batch)
+        nodes = batch.n_id.tolist()
+        sources, columns = batch.edge_index.tolist()
+        for source, column in zip(sources, columns, strict=True):
+            assert nodes[source] in graph.in_neighbors(nodes[column])
+        assert max(np.bincount(columns[: batch.num_sampled_edges[0]])) <= 3
+        assert sum(batch.num_sampled_edges) == len(sources)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_batches_do_not_depend_on_the_workers(tmp_path: Path, method: str) -> None:
+    random_graph(tmp_path)
+    ds = open_dataset(tmp_path)
+    options = {"batch_size": 37, "shuffle": True, "seed": 5}
+    alone = NeighborLoader(ds, [4, 3], **options)
+    expected = [as_lists(alone), as_lists(alone)]
+    assert expected[0] != expected[1]
+    for workers in (1, 2) if method == "fork" else (2,):
+        loader = NeighborLoader(
+            ds, [4, 3], num_workers=workers, multiprocessing_context=method, **options
+        )
+        assert as_lists(loader) == expected[0]
+        if method == "fork":
+            assert as_lists(loader) == expected[1]
+        stop_workers(loader)
+
+
+def test_a_workers_batch_is_in_shared_memory(tmp_path: Path) -> None:
+    random_graph(tmp_path)
+    loader = NeighborLoader(open_dataset(tmp_path), [4], batch_size=100, num_workers=1)
+    for batch in loader:
+        assert all(batch[name].is_shared() for name in ("x", "y", "n_id", "edge_index"))
+
+
+def test_persistent_workers_go_through_the_epochs(tmp_path: Path) -> None:
+    random_graph(tmp_path)
+    ds = open_dataset(tmp_path)
+    alone = NeighborLoader(ds, [3], batch_size=64, shuffle=True, seed=1)
+    loader = NeighborLoader(
+        ds, [3], batch_size=64, shuffle=True, seed=1, num_workers=1, persistent_workers=True
+    )
+    for _ in range(3):
+        assert as_lists(loader) == as_lists(alone)
+    stop_workers(loader)
+
+
+def test_an_epoch_can_be_repeated(tmp_path: Path) -> None:
+    random_graph(tmp_path)
+    loader = NeighborLoader(open_dataset(tmp_path), [3], batch_size=64, shuffle=True, seed=1)
+    first, second = as_lists(loader), as_lists(loader)
+    loader.set_epoch(0)
+    assert as_lists(loader) == first != second
+
+
+def test_without_a_seed_torchs_generator_decides(tmp_path: Path) -> None:
+    random_graph(tmp_path)
+    ds = open_dataset(tmp_path)
+    torch.manual_seed(3)
+    first = as_lists(NeighborLoader(ds, [2], batch_size=200))
+    other = as_lists(NeighborLoader(ds, [2], batch_size=200))
+    torch.manual_seed(3)
+    assert as_lists(NeighborLoader(ds, [2], batch_size=200)) == first != other
+
+
+@pytest.mark.parametrize(("names", "held"), [(["y"], ["y"]), ([], []), (None, ["x", "y"])])
+def test_features_are_chosen_by_name(
+    tmp_path: Path, names: list[str] | None, held: list[str]
+) -> None:
+    random_graph(tmp_path)
+    (batch,) = NeighborLoader(open_dataset(tmp_path), [2], batch_size=400, features=names)
+    assert [name for name in ("x", "y") if name in batch] == held
+    assert batch.num_nodes == 400
+
+
+def test_the_transform_runs_on_every_batch(tmp_path: Path) -> None:
+    random_graph(tmp_path)
+    ds = open_dataset(tmp_path)
+    counts = list(NeighborLoader(ds, [2], batch_size=100, transform=lambda batch: batch.num_nodes))
+    assert counts == [batch.num_nodes for batch in NeighborLoader(ds, [400], batch_size=100)] or (
+        len(counts) == 4 and all(count >= 100 for count in counts)
+    )
+
+
+def test_repeated_seeds_and_seeds_without_neighbours(tmp_path: Path) -> None:
+    graph = random_graph(tmp_path)
+    (batch,) = NeighborLoader(
+        open_dataset(tmp_path), [-1, -1], batch_size=8, input_nodes=[399, 7, 7, 398]
+    )
+    assert batch.n_id[:4].tolist() == [399, 7, 7, 398] and batch.batch_size == 4
+    assert_whole(graph, batch, 2)
+
+
+def test_no_seeds_and_no_nodes_give_no_batches(tmp_path: Path) -> None:
+    random_graph(tmp_path / "graph")
+    write_graph(tmp_path / "empty", *compress([], [], 0), {"x": np.zeros((0, 4), np.float32)})
+    assert list(NeighborLoader(open_dataset(tmp_path / "graph"), [2], input_nodes=[])) == []
+    assert list(NeighborLoader(open_dataset(tmp_path / "empty"), [2])) == []
+
+
+def test_making_a_loader_touches_no_feature_page(tmp_path: Path) -> None:
+    random_graph(tmp_path, num_nodes=20_000, width=128)
+    make_cold(tmp_path / "node.x")
+    NeighborLoader(open_dataset(tmp_path), [3, 3], batch_size=64, num_workers=2)
+    assert cached_bytes(tmp_path / "node.x") <= 256 << 10
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"num_neighbors": []}, ["num_neighbors"]),
+        ({"num_neighbors": 5}, ["num_neighbors", "5"]),
+        ({"num_neighbors": [5, -2]}, ["hop 1", "-2"]),
+        ({"input_nodes": [3, 400]}, ["400", "400 nodes", "position 1"]),
+        ({"input_nodes": [-1]}, ["-1", "400 nodes"]),
+        ({"features": ["x", "z"]}, ["'z'", "x, y"]),
+        ({"batch_size": 0}, ["batch_size", "0"]),
+        ({"collate_fn": list}, ["collate_fn"]),
+        ({"shuffle": True, "sampler": range(3)}, ["shuffle", "sampler"]),
+    ],
+)
+def test_bad_input_is_refused_before_anything_starts(
+    tmp_path: Path, options: dict[str, Any], words: list[str]
+) -> None:
+    random_graph(tmp_path)
+    chosen: dict[str, Any] = {"num_neighbors": [2], **options}
+    with pytest.raises(InputError) as caught:
+        NeighborLoader(open_dataset(tmp_path), num_workers=2, **chosen)
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_an_array_that_would_hide_a_part_of_the_batch_is_refused(tmp_path: Path) -> None:
+    write_graph(tmp_path, *compress([], [], 3), {"n_id": np.arange(3), "x": np.ones(3)})
+    ds = open_dataset(tmp_path)
+    with pytest.raises(InputError, match="'n_id' would hide"):
+        NeighborLoader(ds, [1])
+    assert len(list(NeighborLoader(ds, [1], features=["x"]))) == 3
+
+
+def test_prefetch_is_lowered_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    random_graph(tmp_path, width=20_000)
+    ds = open_dataset(tmp_path)
+    options: dict[str, Any] = {"batch_size": 400, "num_workers": 2, "prefetch_factor": 8}
+    roomy = NeighborLoader(ds, [3], **options)
+    limit = roomy.plan.projected_bytes * 8 // 7  # an eighth is kept free
+    with caplog.at_level(logging.WARNING, "overspill"):
+        tight = NeighborLoader(ds, [3], memory_limit=limit - (300 << 20), **options)
+    assert 1 <= tight.prefetch_factor < 8  # type: ignore[operator]
+    assert [r for r in caplog.records if "prefetch_factor lowered from 8" in r.message]
+    assert len(caplog.records) == 1
+    assert tight.plan.projected_bytes <= tight.plan.allowed_bytes <= limit
+
+
+def test_no_room_is_told_before_workers_start(tmp_path: Path) -> None:
+    random_graph(tmp_path)
+    ds = open_dataset(tmp_path)
+    with pytest.raises(NoRoomError, match="num_workers=0"):
+        NeighborLoader(ds, [3], num_workers=2, memory_limit="64MiB")
+    with settings(memory_limit_bytes="64MiB"), pytest.raises(NoRoomError, match="batch_size"):
+        NeighborLoader(ds, [3])
+    with pytest.raises(SettingsError, match="memory_limit='lots'"):
+        NeighborLoader(ds, [3], memory_limit="lots")
+
+
+def test_all_neighbours_are_planned_by_measure_where_the_graph_does_not_fit(
+    tmp_path: Path,
+) -> None:
+    # Separate pairs: the bound of a batch is the whole graph, the batches are small.
+    odd = np.arange(1, 60_000, 2)
+    arrays = {"x": np.zeros((60_000, 2_000), np.uint8)}
+    write_graph(tmp_path, *compress(odd, odd - 1, 60_000), arrays)
+    ds = open_dataset(tmp_path)
+    whole = NeighborLoader(ds, [-1], batch_size=4)
+    assert whole.plan.nodes == 30_004 and whole.plan.edges == 30_000
+    limit = whole.plan.projected_bytes - (64 << 20)
+    loader = NeighborLoader(ds, [-1], batch_size=4, memory_limit=limit * 8 // 7)
+    assert loader.plan.nodes == 7 and loader.plan.edges == 3
+    assert max(batch.num_nodes for batch, _ in zip(loader, range(50), strict=False)) == 4
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("name", ["node.x", "indices"])
+@pytest.mark.parametrize("damage", ["cut", "removed"])
+def test_a_file_that_changes_between_batches_is_an_error_and_no_signal(
+    tmp_path: Path, num_workers: int, name: str, damage: str
+) -> None:
+    random_graph(tmp_path, num_nodes=4000, width=64)
+    loader = NeighborLoader(
+        open_dataset(tmp_path), [2], batch_size=16, num_workers=num_workers, timeout=0
+    )
+    batches = iter(loader)
+    next(batches)
+    if damage == "cut":
+        os.truncate(tmp_path / name, 4096)
+    else:
+        (tmp_path / name).unlink()
+    with pytest.raises(StaleFileError, match=name):
+        list(batches)
+    stop_workers(loader, batches)
+
+
+KILLED = """
+import os, signal, sys
+from overspill.graph.dataset import open_dataset
+from overspill.pyg import NeighborLoader
+
+def die_at_last(batch):
+    # Here, and not at any moment: torch unlinks a segment's name only just after making it.
+    if 49_000 in batch.input_id.tolist():
+        os.kill(os.getpid(), signal.SIGKILL)
+    return batch
+
+if __name__ == "__main__":
+    loader = NeighborLoader(
+        open_dataset(sys.argv[1]), [2], batch_size=1000, num_workers=2, transform=die_at_last
+    )
+    try:
+        for batch in loader:
+            pass
+        print("finished")
+    except RuntimeError as error:
+        print("raised", error)
+"""
+
+
+def test_a_killed_worker_is_an_error_in_the_parent(
+    tmp_path: Path, run_python: Callable[..., PythonResult]
+) -> None:
+    # In a process of its own: torch raises from a signal handler, in the middle of anything.
+    random_graph(tmp_path / "graph", num_nodes=50_000)
+    result = run_python(KILLED, arguments=[tmp_path / "graph"], timeout_s=60).check()
+    assert result.stdout.startswith("raised") and "worker" in result.stdout
+
+
+def test_what_a_worker_is_sent_is_small(tmp_path: Path) -> None:
+    random_graph(tmp_path)
+    ds = open_dataset(tmp_path)
+    loader = NeighborLoader(ds, [2], batch_size=100, input_nodes=torch.arange(400))
+    next(iter(loader))
+    assert len(pickle.dumps(loader.dataset)) < 4096
+
+
+def test_it_prints_on_one_line(tmp_path: Path) -> None:
+    random_graph(tmp_path)
+    assert repr(NeighborLoader(open_dataset(tmp_path), [2])) == "NeighborLoader()"
