@@ -18,10 +18,12 @@ from naive import read_built, require_naive
 pytestmark = [pytest.mark.memory, pytest.mark.requires("memory_cgroup", "mincore")]
 MIB = 1 << 20
 
-# The caller holds torch, inside the same group, as a training script does.
+# The caller holds torch and numba, inside the same group, as a training script does.
 SCRIPT = """
 import json, sys
 import torch
+import overspill
+overspill.build_dataset  # loads the graph room, numba included, as a call would
 from overspill.build import describe_build, run_build
 from overspill.linux.processes import process_memory
 
@@ -87,7 +89,7 @@ def test_fifty_million_edges_in_512_mib_equal_the_reference_at_the_peak_of_ten_m
         found = confined_build(
             run_python, [edges], 512, edges=edges, out=large / "out", num_nodes=nodes
         )
-        assert found["caller"] > 100 * MIB, "the caller was meant to hold torch"
+        assert found["caller"] > 150 * MIB, "the caller was meant to hold torch"
         peaks[count] = found["peak_anon_bytes"]
         require_scipy(large / "out", np.load(edges, mmap_mode="r"), nodes)
         for path in sorted((large / "out").rglob("*"), reverse=True):
