@@ -9,7 +9,7 @@ import pytest
 from confined import make_cold
 from overspill.errors import StaleFileError
 from overspill.graph import paged
-from overspill.graph.paged import PagedArray
+from overspill.graph.paged import PagedArray, shows_residency
 from overspill.linux.pages import resident_bytes, resident_pages
 from small_graphs import write_array
 
@@ -156,3 +156,20 @@ def test_opening_reads_nothing(tmp_path: Path) -> None:
     payload = array.mapping.address + array._offset
     # The header was read, and the kernel reads ahead from it; what lies beyond was not.
     assert not resident_pages(payload, array.payload_bytes)[64:].any()
+
+
+def test_where_residency_is_hidden_pages_are_always_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = random_rows(100, 512)
+    write_array(tmp_path / "rows", rows)
+    assert shows_residency(tmp_path / "rows")
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    array = opened(tmp_path / "again", rows)
+    asked: list[int] = []
+    monkeypatch.setattr(array._fetcher, "request", lambda firsts, counts: asked.append(len(firsts)))
+    out = np.empty((2, 512), np.uint8)
+    array.take(np.array([99, 0]), out)
+    assert asked == [2]
+    np.testing.assert_array_equal(out, rows[[99, 0]])

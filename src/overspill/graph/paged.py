@@ -12,6 +12,7 @@ Limits: the order of a block of 2**20 items is held in memory (8 MiB); larger re
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,7 @@ class PagedArray:
         self._payload = payload.reshape(-1).view(np.uint8)
         self._offset = self.mapping.nbytes - self._payload.nbytes
         self._fetcher = PageFetcher(self.mapping)
+        self._probed = shows_residency(path)
 
     @property
     def payload_bytes(self) -> int:
@@ -119,6 +121,8 @@ class PagedArray:
         return next(word for word in _WORDS if sizes % np.dtype(word).itemsize == 0)
 
     def _likely_absent(self, ids: _Ids) -> bool:
+        if not self._probed:
+            return True
         probes = min(max(ids.size // 64, 8), MOST_PROBES, ids.size)
         base = self.mapping.address + self._offset
         absent = 0
@@ -155,3 +159,19 @@ class PagedArray:
                 last = (self._offset + start + high - 1) // PAGE_BYTES
                 self._fetcher.request(np.array([first]), np.array([last + 1 - first]))
                 rows[i, low:high] = self._payload[start + low : start + high]
+
+
+def shows_residency(path: Path) -> bool:
+    """Whether the kernel tells this process which pages of a file are present.
+
+    To others than its owner and those who may write it, mincore calls every page present, and a
+    cold file would be read page by page, unasked.
+    """
+    user = os.geteuid()
+    try:
+        owner = path.stat().st_uid
+    except OSError as error:
+        raise StaleFileError(
+            f"cannot find the file: {error.strerror}", path=str(path), errno=error.errno
+        ) from error
+    return user in (0, owner) or os.access(path, os.W_OK)
