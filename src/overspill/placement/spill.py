@@ -7,7 +7,7 @@ from typing import Literal
 
 from overspill.units import format_bytes
 
-Home = Literal["memory", "shm", "disk"]
+Home = Literal["memory", "shm", "disk", "none"]
 
 # The large figure is the field's; the fraction makes small containers work.
 LARGEST_DEFAULT_THRESHOLD_BYTES = 2 << 30
@@ -57,7 +57,7 @@ class Placement:
     """Where something should live, and why.
 
     Attributes:
-        home: "memory", "shm" or "disk".
+        home: "memory", "shm", "disk"; "none" where no home is safe.
         reason: One sentence for people, with the numbers that decided.
     """
 

@@ -25,16 +25,8 @@ def require_spill_dir(spill_dir: Path, *, allow_cow_disk: bool = False) -> None:
         SpillDirError: It is a file, is memory in disguise, is copy-on-write, or cannot be made
             or written; the message says which, and what to do.
     """
-    try:
-        # Before anything is made: a refused directory must not have been created on the way.
-        _require_disk(spill_dir, allow_cow_disk=allow_cow_disk)
-    except UnavailableError as error:
-        raise SpillDirError(
-            f"the spill directory cannot be looked at: {error.message}",
-            path=str(spill_dir),
-            errno=error.errno,
-            remedy=_ELSEWHERE,
-        ) from error
+    # Before anything is made: a refused directory must not have been created on the way.
+    require_disk(spill_dir, allow_cow_disk=allow_cow_disk)
     try:
         spill_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -53,6 +45,23 @@ def unusable(error: OSError, spill_dir: Path) -> SpillDirError:
         errno=number,
         remedy=f"make it writable for this user, or {_ELSEWHERE}",
     )
+
+
+def require_disk(spill_dir: Path, *, allow_cow_disk: bool = False) -> None:
+    """Refuse a directory that lies on memory or a copy-on-write disk; makes and changes nothing.
+
+    Raises:
+        SpillDirError: Which of the two it is, or why it cannot be looked at, and what to do.
+    """
+    try:
+        _require_disk(spill_dir, allow_cow_disk=allow_cow_disk)
+    except UnavailableError as error:
+        raise SpillDirError(
+            f"the spill directory cannot be looked at: {error.message}",
+            path=str(spill_dir),
+            errno=error.errno,
+            remedy=_ELSEWHERE,
+        ) from error
 
 
 def _require_disk(spill_dir: Path, *, allow_cow_disk: bool) -> None:

@@ -9,11 +9,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 
-from overspill.errors import DiskRefusedError
+from overspill.errors import DiskRefusedError, StaleFileError
 from overspill.linux.blocks import reserve_blocks
+from overspill.linux.identity import FileIdentity, identify_file
 from overspill.linux.locks import lock_exclusive
 from overspill.linux.mounts import free_disk_bytes, total_disk_bytes
-from overspill.storage.leases import LEDGER_NAME, SPILL_FILE
+from overspill.storage.leases import LEDGER_NAME, RUN_DIRECTORY, SPILL_FILE
 from overspill.units import format_bytes
 
 # Always left free: a disk that is full to the brim takes its whole machine down.
@@ -116,6 +117,45 @@ def run_bytes(run_dir: Path) -> int:
                 with suppress(FileNotFoundError):  # discarded meanwhile
                     total += entry.stat(follow_symlinks=False).st_size
     return total
+
+
+def is_spill_file(path: str) -> bool:
+    """Whether this is the path of a run's spill file."""
+    place = Path(path)
+    return bool(SPILL_FILE.fullmatch(place.name) and RUN_DIRECTORY.fullmatch(place.parent.name))
+
+
+def remove_spill_file(path: str, identity: FileIdentity) -> bool:
+    """Unlink a spill file, if it is still the one meant.
+
+    Args:
+        path: Its path.
+        identity: Which file it must be; another one under that name stays.
+
+    Returns:
+        Whether it was removed; False where it is gone or was replaced.
+
+    Raises:
+        DiskRefusedError: It could not be removed.
+    """
+    try:
+        if identify_file(path) != identity:
+            return False
+        os.unlink(path)  # noqa: PTH108 - the plain call, without a Path to build
+    except (StaleFileError, FileNotFoundError):
+        return False
+    except OSError as error:
+        raise _refused(error, "cannot remove the file", path, identity.nbytes) from error
+    return True
+
+
+def spare_bytes(place: Path) -> int:
+    """Bytes that the disk may still give to spill files; below 0 where it is past its floor.
+
+    Raises:
+        UnavailableError: The file system cannot be asked.
+    """
+    return free_disk_bytes(place) - total_disk_bytes(place) // FLOOR_SHARE
 
 
 def _reserved(path: Path, nbytes: int, undo: ExitStack) -> int:

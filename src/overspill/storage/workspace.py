@@ -13,7 +13,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from overspill.errors import SpillDirError, StaleFileError
+from overspill.errors import SpillDirError, StaleFileError, UnavailableError
 from overspill.settings import current_settings, export_run, inherited_run
 from overspill.storage.leases import (
     RUN_DIRECTORY,
@@ -22,8 +22,8 @@ from overspill.storage.leases import (
     reclaim_dead_runs,
     take_share,
 )
-from overspill.storage.spill_dirs import require_spill_dir
-from overspill.storage.spill_files import SpillFile, create_spill_file, run_bytes
+from overspill.storage.spill_dirs import require_disk, require_spill_dir
+from overspill.storage.spill_files import SpillFile, create_spill_file, run_bytes, spare_bytes
 
 # One variable carries the runs of several spill directories; no name may hold a line break.
 _SEPARATOR = "\n"
@@ -142,6 +142,34 @@ def join_inherited_runs() -> None:
             adopt_run(run_dir)
         except StaleFileError as error:
             logger.debug("an inherited run is over: %s", error)
+
+
+def run_room(spill_dir: Path) -> int | None:
+    """Bytes that a spill directory may still give to this process's run, without joining one.
+
+    Args:
+        spill_dir: The spill directory; it may be missing.
+
+    Returns:
+        What the disk has above its floor, within the disk limit; None where it does not tell.
+
+    Raises:
+        SpillDirError: The directory cannot hold spill files.
+    """
+    settings = current_settings()
+    place = Path(os.path.realpath(spill_dir))
+    require_disk(place, allow_cow_disk=settings.allow_cow_disk)
+    try:
+        spare = spare_bytes(place)
+    except UnavailableError as error:
+        logger.warning("the room on the disk is unknown: %s", str(error))
+        return None
+    if settings.disk_limit_bytes is None:
+        return spare
+    with _RUNS.lock:
+        run = _RUNS.current.get(place)
+        held = run.nbytes if run is not None and run.held else 0
+    return min(spare, settings.disk_limit_bytes - held)
 
 
 def leave_runs() -> None:

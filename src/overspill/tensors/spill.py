@@ -37,6 +37,7 @@ from overspill.tensors.backing import cpu_storage, file_behind
 from overspill.tensors.chunks import byte_chunks
 from overspill.tensors.dtypes import is_mappable
 from overspill.tensors.layouts import tensor_over
+from overspill.tensors.lifetime import note_spill_file
 from overspill.tensors.mapping import map_shared
 from overspill.tensors.shapes import checked_nbytes, checked_shape
 from overspill.units import format_bytes
@@ -222,7 +223,7 @@ def _placed_in_file(
             raise _unplaced(what, placement)
         return None
     try:
-        storage = _in_new_file(request.nbytes, fill)
+        storage = storage_in_new_file(request.nbytes, fill)
     except (
         DiskRefusedError,
         MappingError,
@@ -267,7 +268,23 @@ def _unplaced(what: str, placement: Placement) -> OverspillError:
     )
 
 
-def _in_new_file(nbytes: int, fill: Callable[[SpillFile], None] | None) -> torch.UntypedStorage:
+def storage_in_new_file(
+    nbytes: int, fill: Callable[[SpillFile], None] | None = None
+) -> torch.UntypedStorage:
+    """Reserve a file of the run, fill it, sync it and map it, whatever the threshold.
+
+    Args:
+        nbytes: Its size, at least 1. A spill directory must be in force.
+        fill: Writes the bytes; None leaves them uninitialised.
+
+    Returns:
+        A storage over the file, which belongs to the spill scope that the caller is in.
+
+    Raises:
+        SpillDirError: The spill directory cannot be used.
+        DiskRefusedError: The disk could not reserve, write or sync the bytes.
+        MappingError: The file could not be mapped.
+    """
     spill_dir = current_settings().spill_dir
     assert spill_dir is not None  # the placement saw to it
     with join_run(spill_dir).create_spill_file(nbytes) as file:
@@ -275,8 +292,10 @@ def _in_new_file(nbytes: int, fill: Callable[[SpillFile], None] | None) -> torch
             fill(file)
             # Before the map: a write-back error must count as a refusal, not surface later.
             file.sync()
-        storage = map_shared(file.path, nbytes=nbytes, identity=identify_file(file.fd))
+        identity = identify_file(file.fd)
+        storage = map_shared(file.path, nbytes=nbytes, identity=identity)
         file.keep()
+    note_spill_file(file.path, identity)
     return storage
 
 
