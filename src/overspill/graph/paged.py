@@ -74,7 +74,8 @@ class PagedArray:
     def check_unchanged(self) -> None:
         """Refuse to go on over a file that was cut, replaced or removed: one system call.
 
-        A page past the end of a file that was cut would end the process by SIGBUS.
+        A page past the end of a file that was cut would end the process by SIGBUS; a cut that
+        falls between this check and the copy still does.
 
         Raises:
             StaleFileError: It is not the file that was mapped any more.
