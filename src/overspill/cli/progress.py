@@ -39,6 +39,13 @@ def format_amount(value: float, unit: str) -> str:
     return format_bytes(int(value)) if unit == "B" else f"{format_count(value)} {unit}"
 
 
+def format_rate(value: float, unit: str) -> str:
+    """Write a rate for people; slow ones with a decimal."""
+    if unit != "B" and value < 100:
+        return f"{value:.1f}/s"
+    return f"{format_bytes(int(value)) if unit == 'B' else format_count(value)}/s"
+
+
 class PhaseBars:
     """A context manager that shows phases by the names and amounts given to `update`.
 
@@ -53,7 +60,7 @@ class PhaseBars:
         self._current: str | None = None
         self._progress = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=14),
             _Amount(),
             TimeElapsedColumn(),
             TimeRemainingColumn(compact=True),
@@ -105,11 +112,10 @@ class PhaseBars:
 
 
 class _Amount(ProgressColumn):
-    """Done, total and rate."""
+    """Done and rate, short enough for a line of 80 columns; the bar shows the part."""
 
     def render(self, task: Task) -> Text:
         unit = task.fields["unit"]
-        total = "" if task.total is None else f" of {format_amount(task.total, unit)}"
         rate = task.finished_speed or task.speed
-        speed = "" if not rate else f", {format_amount(rate, unit)}/s"
-        return Text(f"{format_amount(task.completed, unit)}{total}{speed}")
+        speed = "" if not rate else f", {format_rate(rate, unit)}"
+        return Text(f"{format_amount(task.completed, unit)}{speed}", no_wrap=True)

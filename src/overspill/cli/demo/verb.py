@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from overspill.cli.demo.generate import ROW_BYTES
 from overspill.cli.options import size as size_option
 from overspill.cli.progress import PhaseBars, format_count
 from overspill.errors import DiskRefusedError, SpillDirError
@@ -19,16 +20,20 @@ if TYPE_CHECKING:
     from overspill.cli.demo.large import LargeSpec
     from overspill.linux.peaks import Peaks
 
-_MOST_NODES = 2**31
+_FEWEST_NODES, _MOST_NODES = 10_000, 2**31
 # Input and dataset side by side, and the build's spool of edges.
 _DISK_PER_FEATURE_BYTE = 2.3
 
 
 def demo(
-    size: Annotated[str, typer.Option(help="Bytes of features to generate in part 2.")] = "4GiB",
-    memory_limit: Annotated[str, typer.Option(help="The hard limit of part 2.")] = "1GiB",
+    size: Annotated[
+        str | None, typer.Option(help="Bytes of features in part 2; 4GiB, quick 2GiB.")
+    ] = None,
+    memory_limit: Annotated[
+        str | None, typer.Option(help="The hard limit of part 2; 1GiB, quick 768MiB.")
+    ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Half the size, a limit of 768 MiB, fewer batches.")
+        bool, typer.Option("--quick", help="A smaller graph, a lower limit, fewer batches.")
     ] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the datasets on the disk.")] = False,
     directory: Annotated[
@@ -39,9 +44,9 @@ def demo(
     """Build and train: on Cora, then on a generated graph several times the memory limit."""
     from rich.console import Console
 
-    size_bytes, limit_bytes = size_option(size), size_option(memory_limit)
-    if quick:
-        size_bytes, limit_bytes = size_bytes // 2, min(limit_bytes, 768 << 20)
+    size_bytes = size_option(size or ("2GiB" if quick else "4GiB"))
+    limit_bytes = size_option(memory_limit or ("768MiB" if quick else "1GiB"))
+    _require_nodes(size_bytes // ROW_BYTES)
     console = Console(highlight=False)
     work = _make_work_directory(directory, size_bytes)
     try:
@@ -52,6 +57,12 @@ def demo(
             console.print(f"kept: {work}", soft_wrap=True)
         else:
             shutil.rmtree(work)
+
+
+def _require_nodes(count: int) -> None:
+    if not _FEWEST_NODES <= count <= _MOST_NODES:
+        sizes = (format_bytes(nodes * ROW_BYTES) for nodes in (_FEWEST_NODES, _MOST_NODES))
+        raise typer.BadParameter(f"wants {' to '.join(sizes)}", param_hint="--size")
 
 
 def _make_work_directory(parent: Path, size_bytes: int) -> Path:
@@ -103,18 +114,11 @@ def _part_1(work: Path, console: Any) -> None:
 def _large_spec(
     work: Path, size_bytes: int, limit_bytes: int, workers: int, quick: bool
 ) -> LargeSpec:
-    from overspill.cli.demo.generate import ROW_BYTES
     from overspill.cli.demo.large import LargeSpec
 
-    num_nodes = size_bytes // ROW_BYTES
-    if not 10_000 <= num_nodes <= _MOST_NODES:
-        raise typer.BadParameter(
-            f"wants {format_bytes(10_000 * ROW_BYTES)} to {format_bytes(_MOST_NODES * ROW_BYTES)}",
-            param_hint="--size",
-        )
     return LargeSpec(
         directory=str(work),
-        num_nodes=num_nodes,
+        num_nodes=size_bytes // ROW_BYTES,
         memory_limit_bytes=limit_bytes,
         train_batches=40 if quick else 160,
         test_batches=10 if quick else 20,
@@ -140,7 +144,7 @@ def _part_2(spec: LargeSpec, console: Any) -> None:
 def _table(spec: LargeSpec, result: Any, peaks: Peaks, *, limited: bool) -> Any:
     from rich.table import Table
 
-    from overspill.cli.demo.generate import CLASSES, ROW_BYTES
+    from overspill.cli.demo.generate import CLASSES
 
     features, edges = result.nodes * ROW_BYTES, result.edges
     limit = format_bytes(spec.memory_limit_bytes)
@@ -177,6 +181,4 @@ def _in_memory_bytes(nodes: int, edges: int) -> int:
 
     The usual conversions need more: torch-sparse's peaks at 7 times one column of the edge index.
     """
-    from overspill.cli.demo.generate import ROW_BYTES
-
     return nodes * (ROW_BYTES + 8) + 2 * 8 * edges + 8 * (nodes + 1) + 8 * edges
