@@ -25,8 +25,10 @@ from overspill.errors import (
     UnavailableError,
 )
 from overspill.linux import libc, locks
+from overspill.storage import direct_write
 from overspill.storage.leases import LEASE_NAME, reclaim_dead_runs
 from overspill.storage.workspace import leave_runs
+from overspill.tensors import spill
 from spilling import open_descriptors, spill_files
 
 DISK_ERRORS = [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EOPNOTSUPP, errno.EIO, errno.EINVAL]
@@ -124,11 +126,15 @@ def test_creating_the_file_fails(
     assert failing.failed
 
 
+@pytest.mark.parametrize("past_cache", [False, True])
 @pytest.mark.parametrize("at", [1, 2, 3])
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EFBIG, errno.EDQUOT])
 def test_writing_fails(
-    number: int, at: int, nothing_left: None, monkeypatch: pytest.MonkeyPatch
+    number: int, at: int, past_cache: bool, nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if past_cache:
+        monkeypatch.setattr(spill, "BUFFERED_BYTES", 0)
+        monkeypatch.setattr(direct_write, "_BUFFER_BYTES", 1 << 20)
     failing = Failing(os.pwrite, number, at=at)
     monkeypatch.setattr(os, "pwrite", failing)
     attempt(True, DiskRefusedError, number, spilled=True)
@@ -146,8 +152,8 @@ def test_syncing_fails(number: int, nothing_left: None, monkeypatch: pytest.Monk
 def test_write_back_behind_the_writer_fails(
     nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("overspill.tensors.spill._WRITEBACK_BYTES", 1 << 20)
-    monkeypatch.setattr("overspill.tensors.spill.available_memory_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(spill, "BUFFERED_BYTES", 0)
+    monkeypatch.setattr(direct_write, "set_direct", lambda fd, on: not on)
     failing = Failing(libc.call, errno.EIO, counts=named("sync_file_range"))
     monkeypatch.setattr(libc, "call", failing)
     attempt(True, DiskRefusedError, errno.EIO, spilled=True)

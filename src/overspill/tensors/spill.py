@@ -1,8 +1,9 @@
 """Tensors in files of the run: spilled, allocated, loaded.
 
-Bottleneck: the device. Algorithm: reserve every block, write(2) in chunks of about 1 MiB, fsync,
-then map. Reserve before map, because a mapping of a sparse file dies by SIGBUS, which no ``try``
-catches, when the disk fills; write instead of copying through the mapping, at twice the speed.
+Bottleneck: the device. Algorithm: reserve every block, write, fsync, then map. Reserve before map,
+because a mapping of a sparse file dies by SIGBUS, which no ``try`` catches, when the disk fills.
+Above 16 MiB the bytes go past the page cache, which is slower than the device by itself: the first
+use of a large tensor reads from the device. Smaller ones stay cached.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from overspill.errors import (
     UnsupportedTensorError,
 )
 from overspill.linux import libc
-from overspill.linux.blocks import start_writeback, write_all
+from overspill.linux.blocks import write_all
 from overspill.linux.cgroups import available_memory_bytes
 from overspill.linux.identity import identify_file
 from overspill.placement.spill import Headroom, Placement, Request, place_in_file
 from overspill.settings import current_settings
+from overspill.storage.direct_write import BUFFERED_BYTES, write_past_cache
 from overspill.storage.spill_files import SpillFile
 from overspill.storage.workspace import adopt_run_of, join_run
-from overspill.storage.write_behind import WriteBehind
 from overspill.tensors.backing import cpu_storage, file_behind
 from overspill.tensors.chunks import byte_chunks
 from overspill.tensors.dtypes import is_mappable
@@ -41,10 +42,6 @@ from overspill.tensors.lifetime import note_spill_file
 from overspill.tensors.mapping import map_shared
 from overspill.tensors.shapes import checked_nbytes, checked_shape
 from overspill.units import format_bytes
-
-# Above this share of the headroom a spilled tensor's own cache would push out what is in use.
-_KEEP_CACHED_SHARE = 4
-_WRITEBACK_BYTES = 8 << 20
 
 logger = logging.getLogger("overspill")
 
@@ -84,8 +81,9 @@ def prepare_spill_dir() -> Path | None:
 def spill_tensor_to_disk(tensor: torch.Tensor, *, required: bool = False) -> torch.Tensor | None:
     """Copy a tensor into a reserved file of the run, and return a tensor over that file.
 
-    One pass; peak memory beyond the source is one chunk of 1 MiB, also for a tensor that is not
-    contiguous. Thread-safe. A failure leaves no file and no reserved block.
+    One pass, past the page cache above 16 MiB; peak memory beyond the source is 18 MiB of buffers,
+    also for a tensor that is not contiguous. Thread-safe. A failure leaves no file and no reserved
+    block.
 
     Args:
         tensor: The source; left as it is. Of one that requires grad the detached values.
@@ -299,13 +297,6 @@ def storage_in_new_file(
     return storage
 
 
-def _stays_cached(nbytes: int) -> bool:
-    if nbytes <= _WRITEBACK_BYTES:
-        return True
-    memory = _measured_memory()
-    return memory is not None and nbytes <= memory // _KEEP_CACHED_SHARE
-
-
 def _measured_memory() -> int | None:
     """What can still be allocated; None where it cannot be read, which decides nothing."""
     try:
@@ -316,17 +307,10 @@ def _measured_memory() -> int | None:
 
 
 def _write(tensor: torch.Tensor, file: SpillFile) -> None:
-    if not _stays_cached(file.nbytes):
-        # Dirty pages count towards a memory limit, and a version 1 group does not throttle them.
-        writer = WriteBehind(file.fd, path=file.path)
-        for chunk in byte_chunks(tensor):
-            writer.append(chunk)
-        writer.drain()
+    if file.nbytes > BUFFERED_BYTES:
+        write_past_cache(byte_chunks(tensor), file.fd, path=file.path)
         return
-    done = started = 0
+    done = 0
     for chunk in byte_chunks(tensor):
         write_all(file.fd, chunk, done, path=file.path)
         done += chunk.nbytes
-        if done - started >= _WRITEBACK_BYTES:
-            start_writeback(file.fd, started, done - started)
-            started = done
