@@ -88,7 +88,7 @@ def test_a_storage_that_torch_moved_into_shared_memory_is_no_longer_disk_backed(
     strategy = torch.multiprocessing.get_sharing_strategy()
     torch.multiprocessing.set_sharing_strategy("file_system")
     try:
-        tensor.share_memory_()
+        tensor.untyped_storage()._share_filename_cpu_()  # beneath share_memory_(), which does not
     finally:
         torch.multiprocessing.set_sharing_strategy(strategy)
     assert not ov.is_disk_backed(tensor)

@@ -4,5 +4,16 @@ from overspill.graph.construct import build_dataset as build_dataset
 from overspill.graph.dataset import Dataset as Dataset
 from overspill.graph.dataset import Topology as Topology
 from overspill.graph.dataset import open_dataset as open_dataset
+from overspill.graph.partition_books import PartitionBook as PartitionBook
+from overspill.graph.partition_books import RangePartitionBook as RangePartitionBook
+from overspill.graph.partition_books import TensorPartitionBook as TensorPartitionBook
 
-__all__ = ["Dataset", "Topology", "build_dataset", "open_dataset"]
+__all__ = [
+    "Dataset",
+    "PartitionBook",
+    "RangePartitionBook",
+    "TensorPartitionBook",
+    "Topology",
+    "build_dataset",
+    "open_dataset",
+]

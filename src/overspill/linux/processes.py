@@ -116,6 +116,39 @@ def has_mapping(device: int, inode: int, *, proc: Path = PROC) -> bool:
     return False
 
 
+def maps_path(path: str | Path, *, proc: Path = PROC) -> bool:
+    """Whether this process maps the file at a path now, or the one that was unlinked there.
+
+    Args:
+        path: The file; it may be gone.
+        proc: Where /proc is.
+
+    Returns:
+        False also where the kernel's list cannot be read, and where another file stands at the
+        path now that is not mapped.
+    """
+    place = os.path.realpath(path)
+    try:
+        held: os.stat_result | None = os.stat(place)  # noqa: PTH116 - realpath gave text
+    except OSError:
+        held = None
+    if held is not None and has_mapping(held.st_dev, held.st_ino, proc=proc):
+        return True
+    # The list escapes a line break alone.
+    name = os.fsencode(place).replace(b"\n", b"\\012")
+    wanted = name if held is not None else name + b" (deleted)"
+    try:
+        with (proc / "self" / "maps").open("rb") as lines:
+            for line in lines:
+                fields = line.rstrip(b"\n").split(maxsplit=5)
+                if len(fields) == 6 and fields[5] == wanted:
+                    # btrfs lists another device than stat gives, but the same inode.
+                    return held is None or int(fields[4]) == held.st_ino
+    except OSError:
+        return False
+    return False
+
+
 def _shares(pid: int, proc: Path) -> ProcessMemory:
     try:
         exact = _fields(proc / str(pid) / "smaps_rollup")

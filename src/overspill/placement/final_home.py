@@ -139,3 +139,19 @@ def _against_disk(demand: Demand, rooms: Rooms) -> str | None:
             f"{format_bytes(demand.nbytes)} were wanted"
         )
     return None
+
+
+def best_offer(demand: Demand, rooms: Rooms) -> int | None:
+    """The most bytes that any home could have taken; None where no home told."""
+    offers = []
+    if rooms.shm_refusal is None:
+        reserve = rooms.memory_reserve_bytes if demand.random_access else 0
+        told = []
+        if rooms.shm_bytes is not None:
+            told.append(rooms.shm_bytes - rooms.shm_reserve_bytes)
+        if rooms.memory_bytes is not None:
+            told.append(rooms.memory_bytes + demand.freed_bytes - reserve)
+        offers += [min(told)] if told else []
+    if rooms.disk_refusal is None and rooms.disk_bytes is not None:
+        offers.append(rooms.disk_bytes)
+    return max(0, *offers) if offers else None

@@ -7,9 +7,21 @@ torch.multiprocessing, and joins the run that a parent process exported.
 from __future__ import annotations
 
 from overspill.tensors.backing import is_disk_backed
+from overspill.tensors.concatenate import concatenate_chunks
 from overspill.tensors.handles import TensorHandle, handle
+from overspill.tensors.lifetime import discard, spill_scope
+from overspill.tensors.memory_use import MemoryReport, memory_report
 from overspill.tensors.pickling import register_reducers
-from overspill.tensors.release import available_memory_bytes, release_page_cache
+from overspill.tensors.preshared import allocate_preshared, plan_placement
+from overspill.tensors.release import (
+    available_memory_bytes,
+    has_live_mapping,
+    release_page_cache,
+    release_page_cache_by_path,
+)
+from overspill.tensors.resident import Residency, residency
+from overspill.tensors.share_in_place import leave_spill_files_alone
+from overspill.tensors.sharing import share_memory, share_memory_for_ipc
 from overspill.tensors.spill import (
     allocate_disk_backed,
     is_tensor_spilling_enabled,
@@ -19,16 +31,30 @@ from overspill.tensors.spill import (
 )
 
 __all__ = [
+    "MemoryReport",
+    "Residency",
     "TensorHandle",
     "allocate_disk_backed",
+    "allocate_preshared",
     "available_memory_bytes",
+    "concatenate_chunks",
+    "discard",
     "handle",
+    "has_live_mapping",
     "is_disk_backed",
     "is_tensor_spilling_enabled",
     "load_spilled_tensor",
+    "memory_report",
+    "plan_placement",
     "prepare_spill_dir",
     "release_page_cache",
+    "release_page_cache_by_path",
+    "residency",
+    "share_memory",
+    "share_memory_for_ipc",
+    "spill_scope",
     "spill_tensor_to_disk",
 ]
 
 register_reducers()
+leave_spill_files_alone()

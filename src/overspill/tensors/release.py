@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 
 import torch
 
-from overspill.errors import StaleFileError
-from overspill.linux.cache import ReleaseResult, release_mapped
+from overspill.errors import MappingError, StaleFileError
+from overspill.linux.cache import ReleaseResult, drop_cache, release_mapped
 from overspill.linux.cgroups import available_memory_bytes as _measured
 from overspill.linux.identity import identify_file
+from overspill.linux.processes import maps_path
 from overspill.tensors.backing import file_behind
 from overspill.tensors.registry import MappedFile
 
@@ -38,13 +40,40 @@ def release_page_cache(tensor: torch.Tensor) -> ReleaseResult:
     if reason is not None:
         return ReleaseResult(False, 0, 0, "open", reason)
     result = release_mapped(record.address, record.nbytes, record.path, shared=record.shared)
-    logger.info(
-        "released %s: %d of %d resident bytes left",
-        record.path,
-        result.resident_after_bytes,
-        result.resident_before_bytes,
-    )
-    return result
+    return _logged(record.path, result)
+
+
+def release_page_cache_by_path(path: str | os.PathLike[str]) -> ReleaseResult:
+    """Write a file back that nothing maps here, and ask the kernel to drop it from memory.
+
+    Args:
+        path: The file.
+
+    Returns:
+        As `release_page_cache` gives. Refused, with the reason, where this process maps the file:
+        its pages would stay, silently. Another process's mapping cannot be seen; its pages stay.
+    """
+    place = os.fspath(path)
+    if has_live_mapping(place):
+        reason = f"this process maps {place}: release a tensor over it with release_page_cache"
+        return ReleaseResult(False, 0, 0, "unmap", reason)
+    try:
+        return _logged(place, drop_cache(place))
+    except (MappingError, OSError) as error:  # a directory, a device: nothing that has a cache
+        return ReleaseResult(False, 0, 0, "open", str(error))
+
+
+def has_live_mapping(path: str | os.PathLike[str]) -> bool:
+    """Whether this process maps the file now, by whatever means.
+
+    Args:
+        path: The file; it may have been unlinked meanwhile.
+
+    Returns:
+        False also where the kernel's list of mappings cannot be read, and where another file has
+        taken the path since.
+    """
+    return maps_path(os.fspath(path))
 
 
 def available_memory_bytes() -> int:
@@ -58,6 +87,16 @@ def available_memory_bytes() -> int:
         over every ancestor (v1, v2, hybrid, nested); never negative.
     """
     return _measured()
+
+
+def _logged(path: str, result: ReleaseResult) -> ReleaseResult:
+    logger.info(
+        "released %s: %d of %d resident bytes left",
+        path,
+        result.resident_after_bytes,
+        result.resident_before_bytes,
+    )
+    return result
 
 
 def _replaced(record: MappedFile) -> str | None:

@@ -1,0 +1,271 @@
+"""Chunks of rows into whole tensors in their final homes, giving each chunk back as it is copied.
+
+Bottleneck: the copy. Outputs on disk hold no memory. Outputs in shared memory are reserved a chunk
+at a time, so that the memory of the chunks and that of the outputs never add up: peak memory is
+the outputs and one chunk. That counts on the list holding the only references; a chunk that
+somebody else holds too is seen, and its memory is then wanted on top.
+
+Limits: where torch is set to share by name (file_system), outputs in shared memory are reserved
+whole before the first chunk is given back.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import torch
+
+from overspill.errors import InputError, UnsupportedTensorError
+from overspill.placement.final_home import Demand, Rooms, place_finally
+from overspill.placement.spill import Home
+from overspill.tensors.backing import cpu_storage, file_behind
+from overspill.tensors.dtypes import is_mappable
+from overspill.tensors.layouts import tensor_over
+from overspill.tensors.preshared import log_placement, no_home, storage_in_final_home
+from overspill.tensors.rooms import measured_rooms
+from overspill.tensors.shared_memory import SharedSegment, open_segment
+
+Chunk = tuple[torch.Tensor, ...]
+# The container, the loop's variable, and the call that counts.
+_ALONE = 3
+
+
+@dataclass(frozen=True)
+class _Field:
+    """What all chunks' tensors of one field have in common, and their rows together."""
+
+    dtype: torch.dtype
+    row_shape: tuple[int, ...]
+    rows: int
+
+    @property
+    def row_bytes(self) -> int:
+        return math.prod(self.row_shape) * self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows * self.row_bytes
+
+
+@dataclass(frozen=True)
+class _Output:
+    """One output: each of its fields is a block of rows in it."""
+
+    tensor: torch.Tensor
+    blocks: tuple[torch.Tensor, ...]
+    segment: SharedSegment | None
+    row_bytes: int
+
+    def write(self, fields: Sequence[torch.Tensor], done: int) -> None:
+        for number, (block, rows) in enumerate(zip(self.blocks, fields, strict=True)):
+            if self.segment is not None:
+                start = (number * len(block) + done) * self.row_bytes
+                self.segment.reserve(start, len(rows) * self.row_bytes)
+            block[done : done + len(rows)].copy_(rows)
+
+
+def concatenate_chunks(
+    chunks: list[Chunk],
+    *,
+    fields: Sequence[int | Sequence[int]] | None = None,
+    random_access: bool = False,
+) -> Chunk:
+    """Concatenate chunks field by field into tensors in their final homes, consuming the list.
+
+    Every home is chosen before the first byte moves, as `allocate_preshared` chooses it. Each chunk
+    is taken from the list as it is copied, so that its memory comes back: peak memory is the
+    outputs and one chunk, of which outputs on disk hold none.
+
+    Args:
+        chunks: Chunks of rows, each a tuple of tensors with the same number of rows. Emptied.
+        fields: The outputs: a field's number, or several numbers, which are stacked: ``[(0, 1),
+            2]`` makes an edge index (2, rows) of the first two fields and the third as it is.
+            None makes one output a field.
+        random_access: Whether the outputs will be written at random later on.
+
+    Returns:
+        The outputs, (rows, ...) each, or (fields, rows, ...) for stacked ones.
+
+    Raises:
+        InputError: No chunk at all, chunks of different numbers of fields, of different dtypes or
+            shapes in one field, or of different numbers of rows; the list is as it was.
+        UnsupportedTensorError: Not a strided CPU tensor; or of a quantized dtype.
+        NoRoomError: No safe home. If room vanished in the middle, what was copied is in the list
+            again, as its last chunk.
+    """
+    groups, layout = _checked(chunks, fields)
+    with ExitStack() as closing:
+        outputs = _allocated(groups, layout, chunks, random_access, closing)
+        _fill(outputs, groups, chunks)
+    return tuple(output.tensor for output in outputs)
+
+
+def _fill(outputs: list[_Output], groups: list[tuple[int, ...]], chunks: list[Chunk]) -> None:
+    chunks.reverse()  # to be taken from the end, which costs nothing
+    done = 0
+    try:
+        while chunks:
+            rows = len(chunks[-1][0])
+            for output, group in zip(outputs, groups, strict=True):
+                output.write([chunks[-1][number].detach() for number in group], done)
+            done += rows
+            chunks.pop()
+    except BaseException:
+        chunks.reverse()
+        if done:
+            chunks.append(_copied(outputs, groups, done))
+        raise
+
+
+def _copied(outputs: list[_Output], groups: list[tuple[int, ...]], done: int) -> Chunk:
+    found = {
+        number: block[:done]
+        for output, group in zip(outputs, groups, strict=True)
+        for number, block in zip(group, output.blocks, strict=True)
+    }
+    return tuple(found[number] for number in sorted(found))
+
+
+def _checked(
+    chunks: list[Chunk], fields: Sequence[int | Sequence[int]] | None
+) -> tuple[list[tuple[int, ...]], list[_Field]]:
+    """The outputs' fields and each field's layout."""
+    if not chunks:
+        raise InputError("there are no chunks to concatenate", remedy="pass at least one")
+    layout = [_field(tensor) for tensor in chunks[0]]
+    for number, chunk in enumerate(chunks):
+        _require_like(chunk, layout, number)
+    rows = sum(len(chunk[0]) for chunk in chunks) if layout else 0
+    layout = [replace(field, rows=rows) for field in layout]
+    wanted = range(len(layout)) if fields is None else fields
+    groups = [(one,) if isinstance(one, int) else tuple(one) for one in wanted]
+    named = sorted(number for group in groups for number in group)
+    if named != list(range(len(layout))) or not all(groups):
+        raise InputError(
+            f"the fields {list(wanted)} are not each of the {len(layout)} fields once",
+            value=str(list(wanted)),
+            remedy="name every field of the chunks once",
+        )
+    for group in groups:
+        if len({layout[number] for number in group}) > 1:
+            raise InputError(
+                f"the fields {group} differ in dtype or shape and cannot be stacked",
+                value=str([(layout[one].dtype, layout[one].row_shape) for one in group]),
+            )
+    return groups, layout
+
+
+def _field(tensor: torch.Tensor) -> _Field:
+    strided = isinstance(tensor, torch.Tensor) and cpu_storage(tensor) is not None
+    if not strided or not is_mappable(tensor.dtype):
+        kind = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+        raise UnsupportedTensorError(
+            f"a chunk holds {kind}, which is no strided CPU tensor of a mappable dtype",
+            remedy="pass plain tensors, in tuples",
+        )
+    if tensor.dim() == 0:
+        raise InputError("a chunk's tensor has no rows: it has no dimension")
+    return _Field(tensor.dtype, tuple(tensor.shape[1:]), 0)
+
+
+def _require_like(chunk: Chunk, layout: list[_Field], number: int) -> None:
+    found = [_field(tensor) for tensor in chunk]
+    if found != layout:
+        raise InputError(
+            f"chunk {number} differs from the first in its fields, their dtypes or shapes",
+            value=str([(field.dtype, field.row_shape) for field in found]),
+            remedy=f"make it like {[(field.dtype, field.row_shape) for field in layout]}",
+        )
+    rows = {len(tensor) for tensor in chunk}
+    if len(rows) > 1:
+        raise InputError(
+            f"the fields of chunk {number} have different numbers of rows", value=str(sorted(rows))
+        )
+
+
+def _allocated(
+    groups: list[tuple[int, ...]],
+    layout: list[_Field],
+    chunks: list[Chunk],
+    random_access: bool,
+    closing: ExitStack,
+) -> list[_Output]:
+    rooms = measured_rooms()
+    freed = _freed_bytes(chunks, len(layout))
+    outputs = []
+    for group in groups:
+        field = layout[group[0]]
+        demand = Demand(
+            nbytes=field.nbytes * len(group),
+            random_access=random_access,
+            freed_bytes=sum(freed[number] for number in group),
+        )
+        what = f"{len(group)} x {(field.rows, *field.row_shape)} {field.dtype}"
+        storage, segment, rooms = _storage(demand, rooms, what)
+        if segment is not None:
+            closing.enter_context(segment)
+        shape: tuple[int, ...] = (len(group), field.rows, *field.row_shape)
+        whole = tensor_over(storage, field.dtype, shape)
+        outputs.append(
+            _Output(
+                tensor=whole if len(group) > 1 else whole[0],
+                blocks=tuple(whole.unbind()),
+                segment=segment,
+                row_bytes=field.row_bytes,
+            )
+        )
+    return outputs
+
+
+def _storage(
+    demand: Demand, rooms: Rooms, what: str
+) -> tuple[torch.UntypedStorage, SharedSegment | None, Rooms]:
+    """A storage, its segment if it is reserved piece by piece, and the room that is left then."""
+    placement = place_finally(demand, rooms)
+    if placement.home == "none":
+        raise no_home(demand, rooms, placement, what)
+    segment = open_segment(demand.nbytes) if placement.home == "shm" else None
+    if segment is None:
+        # Taken whole, before any chunk gives its memory back.
+        demand = replace(demand, freed_bytes=0)
+        storage = storage_in_final_home(demand, what)
+        return storage, None, _less(rooms, demand, placement.home)
+    log_placement(demand, placement, what)
+    return segment.storage, segment, _less(rooms, demand, "shm")
+
+
+def _less(rooms: Rooms, demand: Demand, home: Home) -> Rooms:
+    """What is left of the rooms once the demand has been met in one of them."""
+    disk, shm, memory = rooms.disk_bytes, rooms.shm_bytes, rooms.memory_bytes
+    if home == "disk":
+        return rooms if disk is None else replace(rooms, disk_bytes=disk - demand.nbytes)
+    if home == "shm" and shm is not None:
+        rooms = replace(rooms, shm_bytes=shm - demand.nbytes)
+    if memory is None:
+        return rooms
+    return replace(rooms, memory_bytes=memory + demand.freed_bytes - demand.nbytes)
+
+
+def _freed_bytes(chunks: list[Chunk], fields: int) -> list[int]:
+    """Memory that comes back with each field's tensors, except for the largest, held longest."""
+    sizes: list[list[int]] = [[] for _ in range(fields)]
+    for chunk in chunks:
+        alone = sys.getrefcount(chunk) <= _ALONE
+        for tensor, held in zip(chunk, sizes, strict=True):
+            held.append(_comes_back(tensor) if alone else 0)
+    return [sum(held) - max(held, default=0) for held in sizes]
+
+
+def _comes_back(tensor: torch.Tensor) -> int:
+    # One more than alone: the caller's variable and this one's.
+    if sys.getrefcount(tensor) > _ALONE + 1 or file_behind(tensor) is not None:
+        return 0
+    storage = tensor.untyped_storage()
+    count = getattr(torch._C, "_storage_Use_Count", None)
+    if count is None or count(storage._cdata) > 2 or not storage.resizable():
+        return 0
+    return storage.nbytes()

@@ -1,0 +1,159 @@
+"""Storages in /dev/shm whose every block is reserved before the first write to it.
+
+Writing into a segment that the mount cannot hold is SIGBUS, which no ``try`` catches. torch 2.10
+and later reserve a segment when they make it; earlier ones do not, so each is looked at here.
+
+A segment of one's own is reserved piece by piece, so that what moves into it is never held twice.
+It has no name, so nothing can be left behind, and torch takes it by its descriptor; only the
+file_descriptor strategy can send such a storage without a copy.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from pathlib import Path
+from types import TracebackType
+from typing import cast
+
+import torch
+
+from overspill.errors import DiskRefusedError, NoRoomError
+from overspill.linux import libc
+from overspill.linux.blocks import free_blocks, reserve_blocks
+
+SHARED_MEMORY = "/dev/shm"
+_TORCH_ERRNO = re.compile(r"\((\d+)\)")
+_REMEDIES = {
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "raise the system's limit on open files (fs.file-max)",
+}
+_ENLARGE = "enlarge /dev/shm (docker run --shm-size)"
+
+
+class SharedSegment:
+    """Nameless shared memory that is reserved as it is filled; closing it keeps the storage.
+
+    Attributes:
+        storage: The memory; touch only what is reserved.
+    """
+
+    def __init__(self, fd: int, nbytes: int) -> None:
+        self._fd = fd
+        os.ftruncate(fd, nbytes)
+        mapped = torch.UntypedStorage._new_shared_fd_cpu(fd, nbytes)  # type: ignore[attr-defined]
+        self.storage = cast(torch.UntypedStorage, mapped)
+
+    def reserve(self, offset: int, nbytes: int) -> None:
+        """Take the memory of a range.
+
+        Raises:
+            NoRoomError: /dev/shm does not have it.
+        """
+        try:
+            reserve_blocks(self._fd, nbytes, path=SHARED_MEMORY, offset=offset)
+        except DiskRefusedError as error:
+            raise _no_room(str(error), error.errno, nbytes) from error
+
+    def free(self, offset: int, nbytes: int) -> None:
+        """Give the memory of a range back."""
+        free_blocks(self._fd, offset, nbytes)
+
+    def close(self) -> None:
+        """Close the descriptor; torch holds one of its own."""
+        os.close(self._fd)
+
+    def __enter__(self) -> SharedSegment:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def open_segment(nbytes: int) -> SharedSegment | None:
+    """A segment to be reserved piece by piece.
+
+    Args:
+        nbytes: Its size, at least 1.
+
+    Returns:
+        The segment; None where torch is set to share by name, or the system cannot make one.
+    """
+    if shares_by_name() or not libc.SUPPORTED:
+        return None
+    try:
+        fd = os.open(SHARED_MEMORY, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+    try:
+        return SharedSegment(fd, nbytes)
+    except (OSError, RuntimeError):  # torch's own word for a failed map
+        os.close(fd)
+        return None
+
+
+def shared_storage(nbytes: int) -> torch.UntypedStorage:
+    """A storage in shared memory, every block of it reserved.
+
+    Args:
+        nbytes: Its size, at least 1.
+
+    Returns:
+        The storage, uninitialised; ``share_memory_()`` leaves it where it is.
+
+    Raises:
+        NoRoomError: /dev/shm, or the limit on descriptors, does not allow it; nothing is left.
+    """
+    try:
+        made = cast(torch.UntypedStorage, torch.UntypedStorage._new_shared(nbytes))  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        told = str(error).splitlines()[0]
+        number = _TORCH_ERRNO.search(told)
+        raise _no_room(told, int(number.group(1)) if number else None, nbytes) from error
+    if libc.SUPPORTED:
+        _require_reserved(made, nbytes)
+    return made
+
+
+def _require_reserved(storage: torch.UntypedStorage, nbytes: int) -> None:
+    opened = None
+    try:
+        if shares_by_name():
+            name = os.fsdecode(storage._share_filename_cpu_()[1])
+            fd = opened = os.open(f"{SHARED_MEMORY}{name}", os.O_RDWR | os.O_CLOEXEC)
+        else:
+            fd = storage._share_fd_cpu_()[0]
+        if os.fstat(fd).st_blocks * 512 < nbytes:
+            reserve_blocks(fd, nbytes, path=SHARED_MEMORY)
+    except OSError as error:
+        raise _no_room(str(error), error.errno, nbytes) from error
+    finally:
+        if opened is not None:
+            os.close(opened)
+
+
+def _no_room(told: str, number: int | None, nbytes: int) -> NoRoomError:
+    return NoRoomError(
+        f"{SHARED_MEMORY} gave no segment: {told}",
+        path=SHARED_MEMORY,
+        errno=number,
+        needed_bytes=nbytes,
+        remedy=_REMEDIES.get(number or 0, _ENLARGE),
+    )
+
+
+def shares_by_name() -> bool:
+    """Whether torch is set to share memory by name (file_system) and not by descriptor."""
+    strategy: str = torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
+    return strategy == "file_system"
+
+
+def is_mounted() -> bool:
+    """Whether there is a /dev/shm at all."""
+    return Path(SHARED_MEMORY).is_dir()
