@@ -22,15 +22,16 @@ import torch
 from overspill.errors import InputError, UnsupportedTensorError
 from overspill.placement.final_home import Demand, Rooms, place_finally
 from overspill.placement.spill import Home
-from overspill.tensors.backing import cpu_storage, file_behind
+from overspill.tensors.backing import cpu_storage
 from overspill.tensors.dtypes import is_mappable
 from overspill.tensors.layouts import tensor_over
+from overspill.tensors.ownership import holds_memory_alone
 from overspill.tensors.preshared import log_placement, no_home, storage_in_final_home
 from overspill.tensors.rooms import measured_rooms
 from overspill.tensors.shared_memory import SharedSegment, open_segment
 
 Chunk = tuple[torch.Tensor, ...]
-# The container, the loop's variable, and the call that counts.
+# The container's reference, a local variable's, and that of the call which counts.
 _ALONE = 3
 
 
@@ -255,17 +256,13 @@ def _freed_bytes(chunks: list[Chunk], fields: int) -> list[int]:
     sizes: list[list[int]] = [[] for _ in range(fields)]
     for chunk in chunks:
         alone = sys.getrefcount(chunk) <= _ALONE
-        for tensor, held in zip(chunk, sizes, strict=True):
-            held.append(_comes_back(tensor) if alone else 0)
+        # By number: zip() would hold one more reference to each tensor.
+        for number in range(fields):
+            sizes[number].append(_comes_back(chunk[number]) if alone else 0)
     return [sum(held) - max(held, default=0) for held in sizes]
 
 
 def _comes_back(tensor: torch.Tensor) -> int:
-    # One more than alone: the caller's variable and this one's.
-    if sys.getrefcount(tensor) > _ALONE + 1 or file_behind(tensor) is not None:
+    if sys.getrefcount(tensor) > _ALONE or not holds_memory_alone(tensor):
         return 0
-    storage = tensor.untyped_storage()
-    count = getattr(torch._C, "_storage_Use_Count", None)
-    if count is None or count(storage._cdata) > 2 or not storage.resizable():
-        return 0
-    return storage.nbytes()
+    return tensor.untyped_storage().nbytes()

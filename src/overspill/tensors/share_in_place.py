@@ -12,7 +12,6 @@ As after torch's own, numpy arrays made of the tensor before are left without th
 from __future__ import annotations
 
 import functools
-import sys
 from typing import Any
 
 import torch
@@ -20,13 +19,11 @@ import torch
 from overspill.errors import MappingError
 from overspill.linux.pages import PAGE_BYTES, advise
 from overspill.tensors.layouts import tensor_over
+from overspill.tensors.ownership import holds_memory_alone
 from overspill.tensors.registry import MAPPED
 from overspill.tensors.shared_memory import SharedSegment, open_segment, shares_by_name
 
 PIECE_BYTES = 64 << 20
-# The tensor's own reference to its storage and that of the Python object; the local variable's
-# reference to that object and that of the call which counts.
-_ALONE = 2
 
 
 def moves_by_pieces(tensor: torch.Tensor) -> bool:
@@ -35,15 +32,9 @@ def moves_by_pieces(tensor: torch.Tensor) -> bool:
         return False
     if tensor.requires_grad and not tensor.is_leaf:
         return False
-    storage = tensor.untyped_storage()
-    # What cannot be resized was not allocated by torch: numpy's memory, a file's, ....
-    if storage.nbytes() <= PIECE_BYTES or not storage.resizable() or tensor.is_pinned():
+    if tensor.untyped_storage().nbytes() <= PIECE_BYTES or tensor.is_pinned():
         return False
-    count = getattr(torch._C, "_storage_Use_Count", None)
-    if count is None or count(storage._cdata) > _ALONE:
-        return False
-    # A storage has one Python object: the caller's, if it holds one, is the one looked at here.
-    return sys.getrefcount(storage) <= _ALONE
+    return holds_memory_alone(tensor)
 
 
 def share_in_place(tensor: torch.Tensor) -> None:
