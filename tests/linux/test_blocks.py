@@ -15,7 +15,13 @@ import pytest
 from capabilities import requires
 from overspill.errors import DiskRefusedError, InputError
 from overspill.linux import blocks, libc
-from overspill.linux.blocks import finish_writeback, reserve_blocks, start_writeback, write_all
+from overspill.linux.blocks import (
+    finish_writeback,
+    free_blocks,
+    reserve_blocks,
+    start_writeback,
+    write_all,
+)
 from overspill.linux.cache import cached_bytes
 from overspill.linux.mounts import free_disk_bytes
 
@@ -287,3 +293,31 @@ def test_a_closed_descriptor_is_refused() -> None:
     with pytest.raises(DiskRefusedError, match="descriptor 99999"):
         start_writeback(99999, 0, 10)
     assert blocks.refused(OSError(), "cannot", 99999, "x", None).errno == errno.EIO
+
+
+def test_a_range_is_reserved_and_given_back_alone(opened: tuple[int, Path]) -> None:
+    fd, path = opened
+    os.truncate(path, 8 * MIB)
+    os.pwrite(fd, b"a" * 5, 0)
+    before = path.stat().st_blocks
+    reserve_blocks(fd, 2 * MIB, path=str(path), offset=4 * MIB)
+    assert path.stat().st_blocks - before >= 2 * MIB // 512
+    os.pwrite(fd, b"b" * MIB, 4 * MIB)
+    free_blocks(fd, 4 * MIB, 2 * MIB)
+    assert path.stat().st_blocks == before and path.stat().st_size == 8 * MIB
+    assert os.pread(fd, 5, 0) == b"aaaaa" and os.pread(fd, 5, 4 * MIB) == bytes(5)
+
+
+def test_a_range_past_the_end_extends_the_file(opened: tuple[int, Path]) -> None:
+    reserve_blocks(opened[0], 100, path="x", offset=5000)
+    assert opened[1].stat().st_size == 5100
+
+
+def test_blocks_that_cannot_be_given_back_stay(
+    opened: tuple[int, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    injected = Injected(monkeypatch, "fallocate", errno.EOPNOTSUPP)
+    free_blocks(opened[0], 0, 4096)
+    assert len(injected.calls) == 1
+    free_blocks(opened[0], 0, 0)
+    assert len(injected.calls) == 1

@@ -13,7 +13,7 @@ import pytest
 
 from overspill.errors import UnavailableError
 from overspill.linux.mapping import map_file
-from overspill.linux.processes import has_mapping, process_memory, process_tree_memory
+from overspill.linux.processes import has_mapping, maps_path, process_memory, process_tree_memory
 
 MIB = 1 << 20
 SCRIPT = """
@@ -127,3 +127,45 @@ def test_a_split_and_unlinked_mapping_is_found(tmp_path: Path) -> None:
     assert has_mapping(held.st_dev, held.st_ino)
     del view
     assert not has_mapping(held.st_dev, held.st_ino)
+
+
+class TestMappedPaths:
+    def test_by_path_through_links_and_after_unlink(self, tmp_path: Path) -> None:
+        path = tmp_path / "data"
+        path.write_bytes(bytes(8192))
+        (tmp_path / "link").symlink_to(path)
+        assert not maps_path(path)
+        mapping = map_file(path, nbytes=8192)
+        assert maps_path(path) and maps_path(str(tmp_path / "link"))
+        path.unlink()
+        assert maps_path(path)
+        path.write_bytes(bytes(8192))
+        assert not maps_path(path)
+        del mapping
+
+    @pytest.mark.parametrize(
+        ("inode", "name", "expected"),
+        [
+            ("same", "same", True),  # btrfs: another device, the same inode
+            ("other", "same", False),  # replaced by rename under a mapping of the old one
+            ("same", "other", False),
+        ],
+    )
+    def test_a_list_that_shows_another_device(
+        self, inode: str, name: str, expected: bool, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "data"
+        path.touch()
+        number = path.stat().st_ino + (inode == "other")
+        told = path if name == "same" else tmp_path / "more"
+        (tmp_path / "proc" / "self").mkdir(parents=True)
+        line = f"7f00-7f10 rw-s 00000000 ff:ff {number}                     {told}\n"
+        (tmp_path / "proc" / "self" / "maps").write_text("7f00-7f10 r--p 0 00:00 0\n" + line)
+        assert maps_path(path, proc=tmp_path / "proc") is expected
+
+    def test_no_list_is_no(self, tmp_path: Path) -> None:
+        path = tmp_path / "data"
+        path.write_bytes(bytes(4096))
+        mapping = map_file(path, nbytes=4096)
+        assert maps_path(path) and not maps_path(path, proc=tmp_path)
+        del mapping

@@ -203,7 +203,8 @@ class TensorPartitionBook(PartitionBook):
         return found & ((1 << 8 * self.partitions.element_size()) - 1)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        table = self.partitions
+        # torch 2.13's plain pickle loses wide unsigned dtypes; the number of partitions tells them.
+        table = self.partitions.view(_GATHERED_AS[self.partitions.dtype])
         # A handle, because plain pickle and Ray's would take the bytes.
         sent = handle(table) if is_disk_backed(table) else table
         return _book, (sent, self._num_partitions)
@@ -224,7 +225,8 @@ def narrowest_dtype(num_partitions: int) -> torch.dtype:
 def _book(table: torch.Tensor | TensorHandle, num_partitions: int) -> TensorPartitionBook:
     # Not through __init__, which would read the whole table again.
     book = TensorPartitionBook.__new__(TensorPartitionBook)
-    book.partitions = table.open() if isinstance(table, TensorHandle) else table
+    held = table.open() if isinstance(table, TensorHandle) else table
+    book.partitions = held.view(narrowest_dtype(num_partitions))
     book._num_partitions = num_partitions
     return book
 

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+import torch
+
+import overspill as ov
+from overspill.errors import InputError, UnsupportedTensorError
+from overspill.graph.partition_books import PartitionBook, narrowest_dtype
+from spilling import no_spill_dir, spill_dir
+
+__all__ = ["no_spill_dir", "spill_dir"]
+INTEGERS = [
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.uint16,
+    torch.uint32,
+]
+
+
+def naive(bounds: list[int], one: int) -> int:
+    return next(number for number, end in enumerate(bounds) if one < end)
+
+
+class TestRanges:
+    @pytest.mark.parametrize(
+        "bounds",
+        [[5], [3, 6, 10], [0, 4], [0, 0, 0, 2], [4, 4, 4, 9, 9], [1, 2, 3], [7, 7]],
+        ids=str,
+    )
+    def test_every_id_is_where_its_range_is(self, bounds: list[int]) -> None:
+        book = ov.RangePartitionBook(bounds)
+        ids = torch.arange(bounds[-1])
+        assert book[ids].tolist() == [naive(bounds, one) for one in ids.tolist()]
+        assert (book.num_partitions, book.num_ids) == (len(bounds), bounds[-1])
+        for number in range(len(bounds)):
+            first, last = book.partition_range(number)
+            assert torch.equal(ids[book[ids] == number], ids[first:last])
+
+    def test_three_nodes_over_eight_partitions(self) -> None:
+        book = ov.RangePartitionBook([1, 2, 3, 3, 3, 3, 3, 3])
+        assert book[torch.tensor([0, 1, 2])].tolist() == [0, 1, 2]
+        assert book.partition_range(7) == (3, 3)
+
+    @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+    def test_ids_of_any_integer_dtype_and_shape(self, dtype: torch.dtype) -> None:
+        book = ov.RangePartitionBook(torch.tensor([3, 6], dtype=torch.int32))
+        found = book[torch.tensor([[0, 3], [5, 2]]).to(dtype)]
+        assert found.dtype == torch.int64 and found.tolist() == [[0, 1], [1, 0]]
+        assert book[torch.empty(0, 4, dtype=dtype)].shape == (0, 4)
+        assert book[torch.tensor(4).to(dtype)].tolist() == 1
+
+    @pytest.mark.parametrize("wrong", [-1, 10, 2**62])
+    def test_an_id_that_is_not_there(self, wrong: int) -> None:
+        book = ov.RangePartitionBook([3, 10, 10])
+        with pytest.raises(InputError, match="0 to 10, exclusive") as caught:
+            book[torch.tensor([0, wrong, 5])]
+        assert caught.value.value == str(wrong)
+
+    @pytest.mark.parametrize("bounds", [[], [[1, 2]], [-1, 2], [3, 2], 5])
+    def test_bounds_that_cannot_be(self, bounds: Any) -> None:
+        with pytest.raises(InputError, match="ends that never decrease"):
+            ov.RangePartitionBook(bounds)
+
+    def test_no_such_partition(self) -> None:
+        for number in (-1, 1):
+            with pytest.raises(InputError, match="1 partitions"):
+                ov.RangePartitionBook([5]).partition_range(number)
+
+    def test_a_later_write_to_the_bounds_moves_nothing(self) -> None:
+        bounds = torch.tensor([3, 6])
+        book = ov.RangePartitionBook(bounds)
+        bounds[0] = 5
+        assert int(book[torch.tensor(4)]) == 1
+
+    def test_it_travels(self) -> None:
+        book = ov.RangePartitionBook([3, 6])
+        back = pickle.loads(pickle.dumps(book))
+        assert back[torch.tensor([2, 3])].tolist() == [0, 1]
+        assert repr(book) == "RangePartitionBook(num_partitions=2, num_ids=6)"
+
+
+class TestTables:
+    @pytest.mark.parametrize(
+        ("count", "dtype"),
+        [
+            (1, torch.uint8),
+            (255, torch.uint8),
+            (256, torch.uint8),
+            (257, torch.uint16),
+            (65_536, torch.uint16),
+            (65_537, torch.uint32),
+        ],
+    )
+    @pytest.mark.parametrize("given", [True, False])
+    def test_the_narrowest_dtype_that_holds_every_partition(
+        self, count: int, dtype: torch.dtype, given: bool
+    ) -> None:
+        table = torch.arange(count).flip(0)
+        book = ov.TensorPartitionBook(table, count if given else None)
+        assert (book.dtype, book.num_partitions, book.num_ids) == (dtype, count, count)
+        assert torch.equal(book[torch.arange(count)], table)
+        assert narrowest_dtype(count) == dtype
+
+    def test_the_number_of_partitions_decides_not_what_occurs(self) -> None:
+        book = ov.TensorPartitionBook(torch.tensor([0, 1]), 300)
+        assert (book.dtype, book.num_partitions) == (torch.uint16, 300)
+
+    @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+    def test_tables_and_ids_of_any_integer_dtype(self, dtype: torch.dtype) -> None:
+        book = ov.TensorPartitionBook(torch.tensor([2, 0, 1, 2]).to(dtype))
+        found = book[torch.tensor([[3, 1], [0, 2]]).to(dtype)]
+        assert found.dtype == torch.int64 and found.tolist() == [[2, 0], [2, 1]]
+
+    def test_a_narrow_table_is_kept_without_a_copy(self) -> None:
+        table = torch.tensor([0, 1], dtype=torch.uint8)
+        assert ov.TensorPartitionBook(table).partitions.data_ptr() == table.data_ptr()
+
+    @pytest.mark.parametrize("wrong", [-1, 4])
+    def test_an_id_that_is_not_there(self, wrong: int) -> None:
+        book = ov.TensorPartitionBook(torch.tensor([0, 1, 0, 1]))
+        with pytest.raises(InputError, match="0 to 4, exclusive") as caught:
+            book[torch.tensor([wrong])]
+        assert caught.value.value == str(wrong)
+
+    @pytest.mark.parametrize(
+        ("table", "count"), [([0, -1], None), ([0, 3], 3), ([0], 0), ([0], 1 << 33)]
+    )
+    def test_tables_that_cannot_be(self, table: list[int], count: int | None) -> None:
+        with pytest.raises(InputError, match="partition table"):
+            ov.TensorPartitionBook(torch.tensor(table), count)
+
+    def test_no_ids(self) -> None:
+        book = ov.TensorPartitionBook(torch.empty(0, dtype=torch.int64), 8)
+        assert (book.num_ids, book.num_partitions, book.dtype) == (0, 8, torch.uint8)
+        assert book[torch.empty(0, dtype=torch.int64)].tolist() == []
+        assert ov.TensorPartitionBook(torch.empty(0, dtype=torch.int64)).num_partitions == 0
+
+    def test_what_is_no_table_of_integers(self) -> None:
+        for table in (torch.ones(3), torch.ones(3, dtype=torch.bool), [0, 1]):
+            with pytest.raises(UnsupportedTensorError, match="integers"):
+                ov.TensorPartitionBook(table)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="one dimension"):
+            ov.TensorPartitionBook(torch.zeros(2, 2, dtype=torch.int64))
+        with pytest.raises(InputError, match=r"2\*\*32"):
+            narrowest_dtype((1 << 32) + 1)
+
+    @pytest.mark.parametrize("count", [3, 300])
+    def test_from_disk_it_pickles_by_path(self, count: int, spill_dir: Path) -> None:
+        table = ov.TensorPartitionBook(torch.arange(count).repeat(1000)).partitions
+        book = ov.TensorPartitionBook(ov.spill_tensor_to_disk(table, required=True))
+        for dumps, loads in (
+            (pickle.dumps, pickle.loads),
+            (cloudpickle.dumps, pickle.loads),
+            (ForkingPickler.dumps, ForkingPickler.loads),
+        ):
+            data = bytes(dumps(book))
+            assert len(data) < 1024 and os.fsencode(str(spill_dir)) in data
+            back = loads(data)
+            assert back.partitions.data_ptr() == book.partitions.data_ptr()
+            assert back.num_partitions == count and int(back[torch.tensor(count - 1)]) == count - 1
+
+    def test_in_memory_it_pickles_by_value(self, no_spill_dir: None) -> None:
+        book = ov.TensorPartitionBook(torch.tensor([0, 300]))
+        back = pickle.loads(pickle.dumps(book))
+        assert back[torch.tensor([1])].tolist() == [300] and back.num_partitions == 301
+
+    def test_a_deep_copy_is_in_memory_and_no_alias(self, spill_dir: Path) -> None:
+        table = torch.tensor([0, 1], dtype=torch.uint8)
+        book = ov.TensorPartitionBook(ov.spill_tensor_to_disk(table, required=True), 7)
+        deep = copy.deepcopy(book)
+        deep.partitions[0] = 5
+        assert int(book[torch.tensor(0)]) == 0 and deep.num_partitions == 7
+        assert not ov.is_disk_backed(deep.partitions)
+
+
+@pytest.mark.parametrize("ids", [torch.ones(2), torch.tensor([True]), [0], 0, slice(0, 1)])
+def test_only_tensors_of_integers_are_looked_up(ids: Any) -> None:
+    books: list[PartitionBook] = [
+        ov.RangePartitionBook([3]),
+        ov.TensorPartitionBook(torch.tensor([0])),
+    ]
+    for book in books:
+        with pytest.raises(UnsupportedTensorError, match="integer ids"):
+            book[ids]
+
+
+def test_both_kinds_agree() -> None:
+    generator = torch.Generator().manual_seed(7)
+    for _ in range(20):
+        bounds = torch.randint(0, 50, (9,), generator=generator).cumsum(0)
+        ranges = ov.RangePartitionBook(bounds)
+        ids = torch.arange(ranges.num_ids)
+        table = ov.TensorPartitionBook(ranges[ids], 9)
+        assert torch.equal(table[ids], ranges[ids])
