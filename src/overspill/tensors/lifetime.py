@@ -14,7 +14,7 @@ from contextvars import ContextVar
 
 import torch
 
-from overspill.errors import UnsupportedTensorError
+from overspill.errors import DiskRefusedError, UnsupportedTensorError
 from overspill.linux.identity import FileIdentity
 from overspill.storage.spill_files import is_spill_file, remove_spill_file
 from overspill.tensors.backing import file_behind
@@ -51,11 +51,22 @@ class SpillScope:
                 self._outer.note(record.path, identity)
         return tensor
 
-    def close(self) -> int:
-        """Free the files that were not kept; returns how many there were."""
+    def close(self) -> None:
+        """Free the files that were not kept.
+
+        Raises:
+            DiskRefusedError: Some could not be removed; the others were.
+        """
         mine = self._owner == os.getpid()
         held, self._files = (self._files if mine else {}), {}
-        return sum(remove_spill_file(path, identity) for path, identity in held.items())
+        refusals = []
+        for path, identity in held.items():
+            try:
+                remove_spill_file(path, identity)
+            except DiskRefusedError as error:
+                refusals.append(error)
+        if refusals:
+            raise refusals[0]
 
     def __repr__(self) -> str:
         return f"SpillScope(files={len(self._files)})"
@@ -74,6 +85,9 @@ def spill_scope() -> Iterator[SpillScope]:
 
     Yields:
         The scope; ``scope.keep(t)`` lets the file of one tensor outlive it.
+
+    Raises:
+        DiskRefusedError: At the end, if a file could not be removed; the others were.
     """
     scope = SpillScope(_SCOPE.get())
     token = _SCOPE.set(scope)

@@ -4,8 +4,9 @@ Writing into a segment that the mount cannot hold is SIGBUS, which no ``try`` ca
 and later reserve a segment when they make it; earlier ones do not, so each is looked at here.
 
 A segment of one's own is reserved piece by piece, so that what moves into it is never held twice.
-It has no name, so nothing can be left behind, and torch takes it by its descriptor; only the
-file_descriptor strategy can send such a storage without a copy.
+It has no name, so nothing can be left behind, and torch takes it by its descriptor. Only the
+file_descriptor strategy can send such a storage without a copy; under file_system torch makes the
+segment itself, under a name.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import torch
 from overspill.errors import DiskRefusedError, NoRoomError
 from overspill.linux import libc
 from overspill.linux.blocks import free_blocks, reserve_blocks
+from overspill.linux.mounts import free_disk_bytes
+from overspill.units import format_bytes
 
 SHARED_MEMORY = "/dev/shm"
 _TORCH_ERRNO = re.compile(r"\((\d+)\)")
@@ -110,6 +113,20 @@ def shared_storage(nbytes: int) -> torch.UntypedStorage:
     Raises:
         NoRoomError: /dev/shm, or the limit on descriptors, does not allow it; nothing is left.
     """
+    segment = open_segment(nbytes)
+    if segment is not None:
+        with segment:
+            segment.reserve(0, nbytes)
+        return segment.storage
+    # A segment that torch makes and cannot fill leaves its name and its descriptor behind.
+    free = free_disk_bytes(SHARED_MEMORY) if is_mounted() else nbytes
+    if free < nbytes:
+        told = f"{format_bytes(free)} are free, and {format_bytes(nbytes)} were wanted"
+        raise _no_room(told, errno.ENOSPC, nbytes)
+    return _made_by_torch(nbytes)
+
+
+def _made_by_torch(nbytes: int) -> torch.UntypedStorage:
     try:
         made = cast(torch.UntypedStorage, torch.UntypedStorage._new_shared(nbytes))  # type: ignore[no-untyped-call]
     except RuntimeError as error:
