@@ -41,7 +41,8 @@ class Settings:
     Attributes:
         spill_dir: Where spill files go, absolute; None turns spilling off.
         min_bytes: Tensors smaller than this are not spilled.
-        random_access_reserve_bytes: Memory left free beside a randomly written tensor.
+        random_access_reserve_bytes: Memory left free beside a randomly written tensor, and beside a
+            loader.
         shm_reserve_bytes: Room left free in /dev/shm.
         disk_limit_bytes: The most that the spill files of one run may hold.
         memory_limit_bytes: The most memory that planning may count on.

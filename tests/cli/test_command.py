@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +95,37 @@ def test_a_missing_edge_file_is_named(tmp_path: Path) -> None:
     told = command("build", "--edges", tmp_path / "no.csv", "--out", tmp_path / "o", code=1).stderr
     assert "no.csv" in told
     assert "Traceback" not in told
+
+
+def test_an_ambiguous_array_can_be_told_apart(tmp_path: Path) -> None:
+    edges = tmp_path / "edges.npy"
+    np.save(edges, np.array([[0, 1], [2, 3]]))
+    told = command("build", "--edges", edges, "--out", tmp_path / "out", code=1).stderr
+    assert "(2, 2)" in told
+    command("build", "--edges", edges, "--out", tmp_path / "out", "--edge-axis", 0)
+    assert overspill.open_dataset(tmp_path / "out").topology().indices.tolist() == [0, 2]
+
+
+def test_an_interrupt_says_so_and_the_same_command_starts_over(tmp_path: Path) -> None:
+    edges = tmp_path / "edges.npy"
+    with edges.open("wb") as file:  # sparse, and long enough that the interrupt comes first
+        header = {"descr": "<i8", "fortran_order": False, "shape": (2, 1 << 30)}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.truncate(file.tell() + (16 << 30))
+    arguments = ["build", "--edges", str(edges), "--num-nodes", "9", "--out", str(tmp_path / "o")]
+    argv = [sys.executable, "-c", "from overspill.cli import main; main()", *arguments]
+    child = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with child:
+        marker = tmp_path / "o" / ".overspill-build"
+        while not marker.exists():
+            assert child.poll() is None
+        child.send_signal(signal.SIGINT)
+        _, told = child.communicate()
+    assert child.returncode == 130
+    assert told.strip().endswith("overspill: interrupted; the same command starts over")
+    edges.unlink()
+    np.save(edges, np.array([[0, 1, 2], [3, 4, 5]]))
+    assert "9 nodes, 3 edges" in command(*arguments).stdout
 
 
 def test_version_and_help_answer_without_torch() -> None:

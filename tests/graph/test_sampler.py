@@ -212,3 +212,13 @@ def test_bad_fan_outs_are_refused(fan_outs: object) -> None:
 def test_good_fan_outs_pass() -> None:
     assert check_fan_outs([np.int64(3), -1, 0]) == (3, -1, 0)
     assert check_fan_outs((4,)) == (4,)
+
+
+@pytest.mark.parametrize("wrong", [-1, 400, 10**9])
+def test_seeds_outside_the_graph_are_refused_by_the_sampler_itself(
+    tmp_path: Path, wrong: int
+) -> None:
+    sampler = random_graph(tmp_path) and open_dataset(tmp_path).sampler([3])
+    with pytest.raises(InputError, match=f"the first is {wrong} at position 1"):
+        sampler.sample(np.array([5, wrong]), key=KEY)
+    assert nodes_of(sampler.sample(np.array([5]), key=KEY))[0] == 5

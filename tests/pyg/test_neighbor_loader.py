@@ -335,3 +335,12 @@ def test_what_a_worker_is_sent_is_small(tmp_path: Path) -> None:
 def test_it_prints_on_one_line(tmp_path: Path) -> None:
     random_graph(tmp_path)
     assert repr(NeighborLoader(open_dataset(tmp_path), [2])) == "NeighborLoader()"
+
+
+def test_a_list_of_seeds_that_is_overwritten_later_is_an_error_not_a_crash(tmp_path: Path) -> None:
+    random_graph(tmp_path)
+    ids = torch.arange(50)
+    loader = NeighborLoader(open_dataset(tmp_path), [3], batch_size=10, input_nodes=ids)
+    ids[25] = 10**9
+    with pytest.raises(InputError, match="1000000000"):
+        list(loader)

@@ -5,8 +5,9 @@ Heavy modules are imported inside the verbs, so that ``overspill --help`` answer
 
 from __future__ import annotations
 
+import functools
 import signal
-import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -18,6 +19,36 @@ from overspill.cli.info import info
 from overspill.cli.verify import verify
 from overspill.errors import OverspillError
 
+_debugging = False
+
+
+def _told_plainly(verb: Callable[..., None]) -> Callable[..., None]:
+    """A verb whose errors are messages; typer would end an interrupted one without a word."""
+
+    @functools.wraps(verb)
+    def run(*arguments: object, **options: object) -> None:
+        try:
+            verb(*arguments, **options)
+        except OverspillError as error:
+            if _debugging:
+                raise
+            typer.echo(f"overspill: {_message(error)}", err=True)
+            raise typer.Exit(1) from error
+        except KeyboardInterrupt:
+            typer.echo("overspill: interrupted; the same command starts over", err=True)
+            raise typer.Exit(128 + signal.SIGINT) from None
+
+    return run
+
+
+def _message(error: OverspillError) -> str:
+    """The message with its remedy on a line of its own, where people look for it."""
+    text = str(error)
+    if error.remedy is None:
+        return text
+    return text.replace(f"; remedy: {error.remedy}", "") + f"\n  what to do: {error.remedy}"
+
+
 app = typer.Typer(
     name="overspill",
     help="PyTorch tensors and graphs bigger than the memory you may use.",
@@ -26,9 +57,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 for _verb in (build, info, verify, demo):
-    app.command()(_verb)
-
-_debugging = False
+    app.command()(_told_plainly(_verb))
 
 
 def _print_version(wanted: bool) -> None:
@@ -49,25 +78,8 @@ def _frame(
 
 
 def main() -> None:
-    """Run the command; an error that a person can act on is a message, not a traceback.
+    """Run the command.
 
-    Exit status: 0 well, 1 an error, 2 wrong usage, 130 interrupted.
+    Exit status: 0 well, 1 an error that a person can act on, 2 wrong usage, 130 interrupted.
     """
-    try:
-        app(standalone_mode=True)
-    except OverspillError as error:
-        if _debugging:
-            raise
-        typer.echo(f"overspill: {_told(error)}", err=True)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        typer.echo("overspill: interrupted", err=True)
-        sys.exit(128 + signal.SIGINT)
-
-
-def _told(error: OverspillError) -> str:
-    """The message with its remedy on a line of its own, where people look for it."""
-    text = str(error)
-    if error.remedy is None:
-        return text
-    return text.replace(f"; remedy: {error.remedy}", "") + f"\n  what to do: {error.remedy}"
+    app()

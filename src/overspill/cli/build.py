@@ -28,6 +28,9 @@ def build(
     columns: Annotated[
         str | None, typer.Option(help="SOURCE,TARGET: the columns of CSV edges.")
     ] = None,
+    edge_axis: Annotated[
+        int | None, typer.Option(help="1 for .npy edges of shape (2, E), 0 for (E, 2).")
+    ] = None,
     memory_limit: Annotated[
         str | None, typer.Option(help='Most memory of the build, like "1GiB".')
     ] = None,
@@ -35,7 +38,7 @@ def build(
     """Build a dataset out of core, in a fixed amount of memory."""
     from overspill.build import describe_build, run_build
 
-    options: dict[str, Any] = {"num_nodes": num_nodes, "ids": ids}
+    options: dict[str, Any] = {"num_nodes": num_nodes, "ids": ids, "edge_axis": edge_axis}
     if columns is not None:
         options["columns"] = tuple(columns.split(","))
     spec = describe_build(

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from overspill.errors import FormatError, InputError, NoRoomError
+from overspill.graph.node_ids import require_within
 from overspill.graph.paged import PagedArray
 from overspill.kernels.relabel import enter_seeds, move_entries, relabel
 from overspill.kernels.sample import SCANNED_PICKS, count_picks, pick_edges
@@ -137,16 +138,19 @@ class NeighborSampler:
         """Sample the neighbourhood of a batch.
 
         Args:
-            seeds: int64 (seeds,), contiguous, each within the graph; repeats keep their places.
+            seeds: int64 (seeds,), contiguous; repeats keep their places.
             key: The batch's random stream; the same key and seeds give the same result.
 
         Returns:
             The neighbourhood, in buffers that the next call overwrites.
 
         Raises:
+            InputError: A seed lies outside the graph.
             FormatError: The topology is damaged: an entry lies outside the graph.
             NoRoomError: It grew larger than `limit`.
         """
+        # Here and not only where a loader is made: a list of seeds may be written to meanwhile.
+        require_within(seeds, self.num_nodes, what="seeds")
         self._table.reset(seeds)
         hops: list[Hop] = []
         frontier, base, edges = seeds, 0, 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace as replace_fields
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,15 @@ class NeighborLoader(DataLoader[Data]):
     is the next epoch. Batches are made in the workers, which open the dataset by its path, and
     handed over in shared memory. Memory is projected before any worker starts: the prefetch factor
     is lowered to what fits, with one warning. Costs nothing that grows with the graph, except
-    that a list of input nodes is held once.
+    that a list of input nodes is held once. Each loader plans alone: of two that run at the same
+    time, give each its share by `memory_limit`. The first loader of a process compiles the
+    kernels: 3 s, or 0.4 s from the cache.
+
+    Where a fan-out is -1 and the bound on a batch (all edges, at worst) does not fit, the plan goes
+    by the largest of 4 probed batches and half as much again: a batch that outgrows it, a hub's for
+    example, raises `NoRoomError` in mid-epoch instead of being killed. Finite fan-outs are bounded.
+
+    One thread at a time may iterate; several iterators of one loader may be open.
 
     Args:
         dataset: The dataset, of one node type and one edge type.
@@ -68,8 +77,10 @@ class NeighborLoader(DataLoader[Data]):
     Raises:
         InputError: Bad fan-outs, seeds out of range, an unknown feature.
         NoRoomError: Not even the smallest prefetch fits; the message says what to change.
-        StaleFileError: A file of the dataset changed; raised from workers too, before they touch
-            a page that is not there any more.
+        StaleFileError: A file of the dataset changed; raised from workers too. Checked before each
+            batch: a file cut in the middle of one still ends the process that reads it by SIGBUS.
+        SettingsError: A variable of the environment cannot be understood.
+        UnavailableError: This is no Linux.
     """
 
     def __init__(  # noqa: PLR0913 - PyG's own signature
@@ -115,7 +126,7 @@ class NeighborLoader(DataLoader[Data]):
         if num_workers:
             kwargs["prefetch_factor"] = self.plan.prefetch_factor
         limit = SampleLimit(self.plan.nodes, self.plan.edges)
-        maker = BatchMaker(BatchRecipe(**{**recipe.__dict__, "limit": limit}), len(inputs))
+        maker = BatchMaker(replace_fields(recipe, limit=limit), len(inputs))
         super().__init__(
             maker,
             batch_sampler=batches,  # type: ignore[arg-type] # requests, not lists of indices

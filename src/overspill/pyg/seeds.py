@@ -110,8 +110,7 @@ class SeedBatches(Sampler[BatchRequest]):
         return isinstance(self._order, bool)
 
     def __len__(self) -> int:
-        given = isinstance(self._order, bool)
-        count = len(self.inputs) if given else len(self._order)  # type: ignore[arg-type]
+        count = len(self.inputs) if isinstance(self._order, bool) else len(self._order)  # type: ignore[arg-type]
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
 
     def __iter__(self) -> Iterator[BatchRequest]:
