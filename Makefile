@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint format setup clean
+.PHONY: demo test lint format bench setup clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)  ## set everything up and run the main job
@@ -14,13 +14,19 @@ test: $(STAMP)  ## set everything up and run the tests
 	$(BIN)/python -m pytest
 
 lint: $(STAMP)
-	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
 
 format: $(STAMP)
-	$(BIN)/ruff format src tests
-	$(BIN)/ruff check --fix src tests
+	$(BIN)/ruff format src tests benchmarks
+	$(BIN)/ruff check --fix src tests benchmarks
+
+# BENCH_DIR must lie on the disk to be measured; the peers come with the first run.
+BENCH_DIR ?= .
+bench: $(STAMP)  ## measure against peers and against the disk
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --editable '.[bench]'
+	$(BIN)/python -m benchmarks --dir $(BENCH_DIR)
 
 setup: $(STAMP)
 

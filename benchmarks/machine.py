@@ -1,0 +1,66 @@
+"""What a figure depends on besides the code: the machine, its file system, the versions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+
+import torch
+
+from overspill.errors import UnavailableError
+from overspill.linux.cgroups import available_memory_bytes, usable_cpus
+from overspill.linux.mounts import filesystem_type
+from overspill.units import format_bytes
+
+_PEERS = ("numpy", "tensordict", "joblib")
+
+
+def described(directory: Path) -> dict[str, object]:
+    """Describe this machine, as seen from a directory.
+
+    Args:
+        directory: Where the benchmark writes.
+
+    Returns:
+        Names and values, for tables and JSON; None where the machine does not tell.
+    """
+    return {
+        "cpus": usable_cpus(),
+        "load": round(os.getloadavg()[0], 1),
+        "memory": _available(),
+        "kernel": platform.release(),
+        "file system": filesystem_type(directory),
+        "read-ahead KiB": read_ahead_kib(directory),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        **{name: _version(name) for name in _PEERS},
+    }
+
+
+def read_ahead_kib(directory: Path, *, sys: Path = Path("/sys")) -> int | None:
+    """The read-ahead of the device under a directory, in KiB; None where it is not told."""
+    device = directory.stat().st_dev
+    entry = sys / "dev" / "block" / f"{os.major(device)}:{os.minor(device)}"
+    # A partition has no queue of its own; its parent directory is the disk.
+    for place in (entry, entry.resolve().parent):
+        try:
+            return int((place / "queue" / "read_ahead_kb").read_text())
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def _available() -> str | None:
+    try:
+        return format_bytes(available_memory_bytes())
+    except UnavailableError:
+        return None
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,138 @@
+"""Each case runs at a tiny size: that it works, never how fast."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from benchmarks import __main__ as every
+from benchmarks import command, hand_over, import_time, release, spill
+from benchmarks.direct_write import write_directly
+from benchmarks.harness import Result, figure, run_case
+from benchmarks.peers import peer
+
+SIZE = 1 << 20
+
+
+def results_of(module: ModuleType, directory: Path, nbytes: int | None) -> list[Result]:
+    with module.opened(directory, nbytes) as cases:
+        return [run_case(case, rounds=1) for case in cases]
+
+
+def without(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    real = importlib.import_module
+
+    def found(name: str, *rest: Any) -> ModuleType:
+        if name in names:
+            raise ModuleNotFoundError(name, name=name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(importlib, "import_module", found)
+
+
+@pytest.mark.parametrize("nbytes", [1, SIZE, 20 << 20])
+def test_spill(nbytes: int, tmp_path: Path) -> None:
+    (result,) = results_of(spill, tmp_path, nbytes)
+    names = {spill.OURS, spill.MAPPED, spill.LIMIT, "numpy.memmap", "overspill, transposed source"}
+    assert names <= set(result.rounds[0])
+    assert all(sample.seconds > 0 for sample in result.rounds[0].values())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_spill_without_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "tensordict", "joblib")
+    (result,) = results_of(spill, tmp_path, SIZE)
+    assert result.case.absent == ["tensordict.MemoryMappedTensor", "joblib.dump"]
+    assert len(result.rounds[0]) == 5
+
+
+def test_hand_over(tmp_path: Path) -> None:
+    (result,) = results_of(hand_over, tmp_path, 128 << 10)
+    assert len(result.rounds[0]) == 10
+    ours = [name for name in result.rounds[0] if name.startswith("overspill")]
+    for name in ours:
+        assert 0 < figure(result.rounds, of=name, name="payload bytes").high < 1024
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_receiver_that_died_is_not_waited_for() -> None:
+    with hand_over.Receiver() as receiver:
+        receiver._process.kill()
+        receiver._process.join()
+        with pytest.raises((EOFError, OSError)):
+            receiver.send(0)
+            receiver.send(0)
+
+
+def test_release_gives_back_every_page_where_fadvise_alone_gives_none(tmp_path: Path) -> None:
+    clean, dirty = results_of(release, tmp_path, SIZE)
+    for result, kind in ((clean, "clean"), (dirty, "dirty")):
+        ours, alone = f"release_page_cache, {kind}", f"posix_fadvise alone, {kind}"
+        assert figure(result.rounds, of=ours, name="bytes given back").median == SIZE
+        assert figure(result.rounds, of=ours, name="share left in memory").median == 0
+        assert figure(result.rounds, of=alone, name="bytes given back").median < SIZE
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_import(tmp_path: Path) -> None:
+    (result,) = results_of(import_time, tmp_path, None)
+    assert figure(result.rounds, of=import_time.OURS, name="numba imported").high == 0
+    assert figure(result.rounds, of=import_time.OURS, name="threads started").high == 0
+    assert figure(result.rounds, of=import_time.OURS, name="seconds on top of torch").low > 0
+
+
+@pytest.mark.parametrize("nbytes", [1, 4096, (8 << 20) + 1, 33 << 20])
+def test_the_direct_write_fills_the_whole_file(nbytes: int, tmp_path: Path) -> None:
+    path = tmp_path / "direct"
+    write_directly(path, nbytes, b"overspill")
+    held = path.read_bytes()
+    assert len(held) == -(-nbytes // 4096) * 4096
+    assert held[:9] == b"overspill" and b"\0" not in held
+    assert path.stat().st_blocks * 512 >= len(held)
+
+
+def test_a_missing_peer_is_none_and_a_broken_one_is_not_hidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert peer("json") is not None
+    assert peer("no_such_peer") is None
+    (tmp_path / "broken_peer.py").write_text("import no_such_dependency\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="no_such_dependency"):
+        peer("broken_peer")
+
+
+def test_the_command_prints_every_table_and_writes_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    out = tmp_path / "out.json"
+    arguments = ["--dir", str(disk), "--rounds", "1", "--size", "256KiB", "--json", str(out)]
+    assert command.main(every.EVERY, arguments) == 0
+    printed = capsys.readouterr().out
+    for title in ("kernel", "## import", "## spill", "## hand-over", "## release"):
+        assert title in printed
+    assert out.stat().st_size > 0 and list(disk.iterdir()) == []
+
+
+@pytest.mark.requires("private_mount")
+def test_the_command_says_why_it_cannot_run(
+    memory_disk: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main([spill.opened], ["--dir", str(memory_disk())]) == 2
+    assert "remedy: pass --dir" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--rounds", "0"], ["--size", "much"], ["--dir", "/no/such/place"], ["--nothing"]]
+)
+def test_a_bad_option_is_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        command.main([spill.opened], arguments)
+    assert caught.value.code == 2
+    assert capsys.readouterr().err
