@@ -2,7 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from overspill.build.spec import BuildSpec, describe_build
 from overspill.errors import InputError
@@ -71,3 +73,25 @@ def test_the_setting_limits_where_the_call_does_not() -> None:
 def test_wrong_options_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(InputError):
         describe_build("o", edges="e.csv", **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"edges": np.zeros((2, 3))}, 'edges is a numpy ndarray.*numpy.save\\("edges.npy"'),
+        ({"edges": torch.zeros(2, 3)}, "edges is a torch Tensor"),
+        ({"edges": 5}, "edges is a builtins int, not the path"),
+        ({"node_features": {"x": np.zeros(3)}}, "node_features\\['x'\\] is a numpy ndarray"),
+        ({"node_features": "x.npy"}, 'node_features is a builtins str.*{"x": "x.npy"}'),
+        ({"num_nodes": 3e3}, "num_nodes=3000.0 is not a number of nodes"),
+        ({"num_nodes": "3000"}, "num_nodes='3000' is not a number of nodes"),
+        ({"num_nodes": True}, "num_nodes=True is not a number of nodes"),
+        ({"memory_limit": 1.5}, "memory_limit=1.5 is not a size"),
+        ({"memory_limit": "lots"}, "memory_limit='lots' is not a size"),
+        ({"columns": "from,to"}, "columns='from,to' is not two names"),
+        ({"overwrite": True}, "a build has no option 'overwrite'.*one of num_nodes"),
+    ],
+)
+def test_what_is_no_such_argument_says_what_is(arguments: dict[str, object], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        describe_build("o", **{"edges": "e.csv", **arguments})  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from overspill.units import parse_bytes
 PathLike = str | Path
 IdMode = Literal["auto", "dense", "remap"]
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_MOST_NODES = 2**62
+MOST_NODES = 2**62
 
 
 class BuildOptions(TypedDict, total=False):
@@ -66,11 +66,17 @@ class BuildSpec:
         _require("edge_axis", self.edge_axis, (None, 0, 1))
         if self.columns is not None:
             names = tuple(self.columns)  # a list, from JSON or a command line, is as good
-            if len(names) != 2:
-                raise InputError("columns wants two names: of the sources and of the targets")
+            if isinstance(self.columns, str) or len(names) != 2:
+                raise InputError(
+                    f"columns={self.columns!r} is not two names: of the sources and of the targets",
+                    remedy='write columns=("src", "dst")',
+                )
             object.__setattr__(self, "columns", names)
-        if self.num_nodes is not None and not 0 <= self.num_nodes <= _MOST_NODES:
-            raise InputError(f"num_nodes={self.num_nodes} is not a number of nodes")
+        if self.num_nodes is not None and not _is_count(self.num_nodes):
+            raise InputError(
+                f"num_nodes={self.num_nodes!r} is not a number of nodes",
+                remedy=f"give a whole number from 0 to {MOST_NODES}",
+            )
         for name in self.node_features:
             if not _NAME.fullmatch(name):
                 raise InputError(
@@ -111,33 +117,76 @@ def describe_build(
     Raises:
         InputError: An option is wrong, or a pattern matches no file.
     """
-    try:
-        limit = None if memory_limit is None else parse_bytes(memory_limit)
-    except ValueError as error:
-        raise InputError(f"memory_limit: {error}") from error
-    patterns = [edges] if isinstance(edges, str | Path) else list(edges)
+    unknown = sorted(set(options) - set(BuildOptions.__annotations__))
+    if unknown:
+        raise InputError(
+            f"a build has no option {unknown[0]!r}",
+            remedy=f"one of {', '.join(BuildOptions.__annotations__)}",
+        )
+    patterns: list[object] = [edges]
+    if (
+        isinstance(edges, Iterable)
+        and not isinstance(edges, str)
+        and not hasattr(edges, "__array__")
+    ):
+        patterns = list(edges)
+    features = {} if node_features is None else node_features
+    if not isinstance(features, Mapping):
+        raise InputError(
+            f"node_features is a {_kind(features)}, not names with their files",
+            remedy='write node_features={"x": "x.npy"}',
+        )
     return BuildSpec(
-        out=_absolute(out),
+        out=_absolute(out, "out"),
         edges=tuple(path for pattern in patterns for path in _matches(pattern)),
-        node_features={name: _absolute(path) for name, path in (node_features or {}).items()},
-        memory_limit_bytes=current_settings().memory_limit_bytes if limit is None else limit,
+        node_features={
+            name: _absolute(path, f"node_features[{name!r}]") for name, path in features.items()
+        },
+        memory_limit_bytes=_limit(memory_limit),
         **options,
     )
 
 
-def _matches(pattern: PathLike) -> list[str]:
-    text = _absolute(pattern)
+def _limit(memory_limit: str | int | None) -> int | None:
+    if memory_limit is None:
+        return current_settings().memory_limit_bytes
+    try:
+        return parse_bytes(memory_limit)
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            f"memory_limit={memory_limit!r} is not a size", remedy='write it like "1GiB"'
+        ) from error
+
+
+def _matches(pattern: object) -> list[str]:
+    text = _absolute(pattern, "edges")
     # A name that exists is that file, whatever brackets it has.
     if Path(text).exists() or not glob.has_magic(text):
         return [text]
     found = sorted(glob.glob(text, recursive=True))  # noqa: PTH207 (absolute patterns)
     if not found:
-        raise InputError(f"no file matches {pattern}", path=text)
+        raise InputError(
+            f"no file matches {pattern}", path=text, remedy="check the pattern and the directory"
+        )
     return found
 
 
-def _absolute(path: PathLike) -> str:
-    return str(Path.cwd() / Path(path).expanduser())
+def _absolute(path: object, argument: str) -> str:
+    if isinstance(path, str | Path):
+        return str(Path.cwd() / Path(path).expanduser())
+    if hasattr(path, "__array__"):
+        remedy = f'save it and pass the path: numpy.save("{argument.split("[")[0]}.npy", array)'
+    else:
+        remedy = "pass the path of a file"
+    raise InputError(f"{argument} is a {_kind(path)}, not the path of a file", remedy=remedy)
+
+
+def _kind(value: object) -> str:
+    return f"{type(value).__module__.split('.')[0]} {type(value).__name__}"
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MOST_NODES
 
 
 def _require(name: str, value: object, allowed: tuple[object, ...]) -> None:
