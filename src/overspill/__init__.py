@@ -1,15 +1,17 @@
 """Overspill: PyTorch tensors and graphs bigger than the memory you may use.
 
 The public names are resolved on first use, so that ``import overspill`` loads no torch, numba,
-pyarrow, Ray or PyTorch Geometric of its own. Where torch is loaded already, or as soon as a tensor
-name is used, disk-backed tensors pickle by path.
+pyarrow, Ray or PyTorch Geometric of its own. As soon as torch is loaded, before or after, by
+whomever, disk-backed tensors pickle by path.
 """
 
 from __future__ import annotations
 
 import importlib
-import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from overspill.imports import when_imported
 
 # Eager, because the function shares its name with its module: a later first import of the module
 # would otherwise put the module in the function's place.
@@ -43,6 +45,7 @@ _HOMES = {
     "residency": "tensors",
     "share_memory": "tensors",
     "share_memory_for_ipc": "tensors",
+    "spill_batches": "tensors",
     "spill_scope": "tensors",
     "spill_tensor_to_disk": "tensors",
     "Dataset": "graph",
@@ -69,5 +72,8 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-if "torch" in sys.modules:
+def _enter_torch(_torch: ModuleType) -> None:
     importlib.import_module("overspill.tensors")
+
+
+when_imported("torch", _enter_torch)

@@ -214,7 +214,7 @@ def _no_room(least: LoaderDemand, room: LoaderRoom) -> NoRoomError:
         remedies.append(f"a limit of {format_bytes(projected + room.reserve_bytes)} or more")
         what, needed, there = "memory", projected, room.allowed_bytes
     else:
-        remedies.append("a larger /dev/shm (docker run --shm-size)")
+        remedies.append("a larger /dev/shm (docker run --shm-size), or overspill.spill_batches()")
         what, needed, there = "/dev/shm", least.shm_bytes, room.shm_bytes or 0
     return NoRoomError(
         f"the loader does not fit in {what}: batches of up to {least.nodes} nodes and "

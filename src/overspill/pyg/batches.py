@@ -1,12 +1,11 @@
 """Makes one batch, in whichever process: sample, gather, put together as PyTorch Geometric does.
 
 In a worker the batch is built in shared memory from the start, so that handing it over copies
-nothing.
+nothing; where batches are spilled, what does not fit there is built in a file instead.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,18 +13,16 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils.data import Dataset as MapDataset
-from torch.utils.data import get_worker_info
 from torch_geometric.data import Data
 
-from overspill.errors import InputError, NoRoomError
+from overspill.errors import InputError
 from overspill.graph.dataset import Dataset, row_bytes
 from overspill.graph.sampler import NeighborSampler, SampleLimit
 from overspill.graph.streams import stream_key
-from overspill.linux.mounts import free_disk_bytes
 from overspill.pyg.seeds import BatchRequest
+from overspill.tensors.batches import allocate_in_worker
 from overspill.tensors.dtypes import torch_dtype
 
-SHARED_MEMORY = "/dev/shm"
 _BATCH_STREAM = 2  # apart from the order of the seeds
 _RESERVED = (
     "batch", "batch_size", "e_id", "edge_index", "input_id", "n_id", "num_nodes",
@@ -92,7 +89,7 @@ class BatchMaker(MapDataset[Data]):
 
         Raises:
             StaleFileError: A file of the dataset was cut, replaced or removed.
-            NoRoomError: The batch outgrew the plan, or /dev/shm is full.
+            NoRoomError: The batch outgrew the plan, or does not fit in /dev/shm.
         """
         recipe = self.recipe
         if self._sampler is None:
@@ -102,8 +99,8 @@ class BatchMaker(MapDataset[Data]):
         self._sampler.check_unchanged()
         key = stream_key(recipe.seed, request.epoch, _BATCH_STREAM, request.index)
         sampled = self._sampler.sample(request.seeds, key=key)
-        nodes = _allocate((sum(sampled.nodes_per_hop),), torch.int64)
-        edges = _allocate((2, sum(sampled.edges_per_hop)), torch.int64)
+        nodes = allocate_in_worker((sum(sampled.nodes_per_hop),), torch.int64)
+        edges = allocate_in_worker((2, sum(sampled.edges_per_hop)), torch.int64)
         sampled.write_nodes(nodes.numpy())
         sampled.write_edges(edges.numpy())
         data = Data(edge_index=edges)
@@ -113,7 +110,7 @@ class BatchMaker(MapDataset[Data]):
         data.num_nodes = nodes.numel()
         data.num_sampled_nodes = sampled.nodes_per_hop
         data.num_sampled_edges = sampled.edges_per_hop
-        data.input_id = _allocate((request.seeds.size,), torch.int64)
+        data.input_id = allocate_in_worker((request.seeds.size,), torch.int64)
         data.input_id.copy_(torch.from_numpy(np.asarray(request.input_ids)))
         data.batch_size = request.seeds.size
         return data if recipe.transform is None else recipe.transform(data)
@@ -121,7 +118,7 @@ class BatchMaker(MapDataset[Data]):
     def _gather(self, name: str, nodes: torch.Tensor) -> torch.Tensor:
         dataset = self.recipe.dataset
         record = dataset.node_record().arrays[name]
-        out = _allocate((nodes.numel(), *record.shape[1:]), torch_dtype(record.dtype))
+        out = allocate_in_worker((nodes.numel(), *record.shape[1:]), torch_dtype(record.dtype))
         return dataset.gather(name, nodes, out=out)
 
 
@@ -147,22 +144,3 @@ def chosen_features(dataset: Dataset, names: Sequence[str] | None) -> tuple[str,
             remedy="leave it out by features=[...], or build the dataset with another name",
         )
     return wanted
-
-
-def _allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    nbytes = math.prod(shape) * dtype.itemsize
-    if get_worker_info() is None or nbytes == 0:
-        return torch.empty(shape, dtype=dtype)
-    # Asked first: a torch that does not reserve shared memory dies by SIGBUS at the first write.
-    free = free_disk_bytes(SHARED_MEMORY)
-    if nbytes > free:
-        raise NoRoomError(
-            "a batch does not fit in shared memory",
-            path=SHARED_MEMORY,
-            needed_bytes=nbytes,
-            available_bytes=free,
-            remedy="enlarge /dev/shm (docker run --shm-size), or use fewer workers",
-        )
-    storage: torch.UntypedStorage
-    storage = torch.UntypedStorage._new_shared(nbytes, device="cpu")  # type: ignore[no-untyped-call]
-    return torch.empty(0, dtype=dtype).set_(storage).view(shape)

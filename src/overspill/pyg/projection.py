@@ -15,9 +15,9 @@ from overspill.linux.cgroups import available_memory_bytes, binding_memory_group
 from overspill.linux.mounts import free_disk_bytes, total_disk_bytes
 from overspill.linux.processes import process_memory
 from overspill.placement.loader import LoaderDemand, LoaderPlan, LoaderRoom, plan_loader
-from overspill.pyg.batches import SHARED_MEMORY
 from overspill.pyg.seeds import BatchRequest
 from overspill.settings import current_settings
+from overspill.tensors.shared_memory import SHARED_MEMORY
 from overspill.units import format_bytes, parse_bytes
 
 logger = logging.getLogger("overspill")
@@ -46,12 +46,14 @@ def measure_room(memory_limit: str | int | None) -> LoaderRoom:
         group = binding_memory_group()
         ceiling = group.limit_bytes if group and group.limit_bytes else base + available
         reserve = min(limit or ceiling, ceiling) // 8
+    spilled = held.spill_batches and held.spill_dir is not None
     return LoaderRoom(
         base_bytes=base,
         available_bytes=available,
         limit_bytes=limit,
         reserve_bytes=min(reserve, _LARGEST_RESERVE_BYTES),
-        shm_bytes=_shared_memory_bytes(held.shm_reserve_bytes),
+        # Batches that do not fit there are spilled, so it does not bound what is in flight.
+        shm_bytes=None if spilled else _shared_memory_bytes(held.shm_reserve_bytes),
     )
 
 

@@ -56,7 +56,7 @@ class SpillFile:
         try:
             os.fsync(self.fd)
         except OSError as error:
-            raise _refused(error, "cannot write back", self.path, self.nbytes) from error
+            raise refused_file(error, "cannot write back", self.path, self.nbytes) from error
 
     def __enter__(self) -> SpillFile:
         return self
@@ -100,7 +100,7 @@ def create_spill_file(
             closing.callback(os.close, ledger)
             with closing:
                 lock_exclusive(ledger, blocking=True)
-                _require_within_limit(run_dir, nbytes, disk_limit_bytes)
+                require_within_limit(run_dir, nbytes, disk_limit_bytes)
                 fd = _reserved(path, nbytes, undo)
         else:
             fd = _reserved(path, nbytes, undo)
@@ -145,7 +145,7 @@ def remove_spill_file(path: str, identity: FileIdentity) -> bool:
     except (StaleFileError, FileNotFoundError):
         return False
     except OSError as error:
-        raise _refused(error, "cannot remove the file", path, identity.nbytes) from error
+        raise refused_file(error, "cannot remove the file", path, identity.nbytes) from error
     return True
 
 
@@ -159,14 +159,14 @@ def spare_bytes(place: Path) -> int:
 
 
 def _reserved(path: Path, nbytes: int, undo: ExitStack) -> int:
-    _require_floor(path.parent, nbytes, reserved=False)
+    require_floor(path.parent, nbytes, reserved=False)
     fd = _open(path, os.O_CREAT | os.O_EXCL, nbytes)
     undo.callback(path.unlink, missing_ok=True)
     undo.callback(os.close, fd)
     os.fchmod(fd, 0o600)
     reserve_blocks(fd, nbytes, path=str(path))
     # Again, because another run may have reserved at the same moment.
-    _require_floor(path.parent, nbytes, reserved=True)
+    require_floor(path.parent, nbytes, reserved=True)
     return fd
 
 
@@ -174,10 +174,11 @@ def _open(path: Path, flags: int, nbytes: int) -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
     except OSError as error:
-        raise _refused(error, "cannot create a file", str(path), nbytes) from error
+        raise refused_file(error, "cannot create a file", str(path), nbytes) from error
 
 
-def _require_floor(place: Path, nbytes: int, *, reserved: bool) -> None:
+def require_floor(place: Path, nbytes: int, *, reserved: bool) -> None:
+    """Refuse (DiskRefusedError) what would leave the disk less than its floor free."""
     floor = total_disk_bytes(place) // FLOOR_SHARE
     left = free_disk_bytes(place) - (0 if reserved else nbytes)
     if left < floor:
@@ -192,7 +193,8 @@ def _require_floor(place: Path, nbytes: int, *, reserved: bool) -> None:
         )
 
 
-def _require_within_limit(run_dir: Path, nbytes: int, limit: int) -> None:
+def require_within_limit(run_dir: Path, nbytes: int, limit: int) -> None:
+    """Refuse (DiskRefusedError) what would take a run's files past a limit."""
     held = run_bytes(run_dir)
     if held + nbytes > limit:
         raise DiskRefusedError(
@@ -206,7 +208,8 @@ def _require_within_limit(run_dir: Path, nbytes: int, limit: int) -> None:
         )
 
 
-def _refused(error: OSError, what: str, path: str, nbytes: int) -> DiskRefusedError:
+def refused_file(error: OSError, what: str, path: str, nbytes: int) -> DiskRefusedError:
+    """The error for a file that a system call refused, with what to do about it."""
     number = error.errno or errno.EIO
     return DiskRefusedError(
         f"{what}: {os.strerror(number)}",

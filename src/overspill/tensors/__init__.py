@@ -1,16 +1,19 @@
 """torch over storage: allocate, spill, share by path, release.
 
 Importing it registers the reducers by which disk-backed tensors travel through
-torch.multiprocessing, and joins the run that a parent process exported.
+torch.multiprocessing, cloudpickle, Ray and loky, has DataLoader workers watch the room for their
+batches, and joins the run that a parent process exported.
 """
 
 from __future__ import annotations
 
 from overspill.tensors.backing import is_disk_backed
+from overspill.tensors.batches import register_worker_loop, spill_batches
 from overspill.tensors.concatenate import concatenate_chunks
 from overspill.tensors.handles import TensorHandle, handle
 from overspill.tensors.lifetime import discard, spill_scope
 from overspill.tensors.memory_use import MemoryReport, memory_report
+from overspill.tensors.picklers import register_picklers
 from overspill.tensors.pickling import register_reducers
 from overspill.tensors.preshared import allocate_preshared, plan_placement
 from overspill.tensors.release import (
@@ -52,9 +55,12 @@ __all__ = [
     "residency",
     "share_memory",
     "share_memory_for_ipc",
+    "spill_batches",
     "spill_scope",
     "spill_tensor_to_disk",
 ]
 
 register_reducers()
+register_picklers()
+register_worker_loop()
 leave_spill_files_alone()

@@ -25,16 +25,16 @@ from overspill.settings import current_settings
 from overspill.storage.workspace import join_inherited_runs
 from overspill.tensors.backing import file_behind, file_behind_storage
 from overspill.tensors.handles import FileSpan, handle_over, opened_handle, span_of
+from overspill.tensors.in_flight import InFlight, Reduced
 from overspill.tensors.registry import MappedFile
 
-Reduced = tuple[Any, ...]
 # An exception in this thread is printed and dropped, and the receiver waits for ever.
 _FEEDER = "QueueFeederThread"
 
 logger = logging.getLogger("overspill")
 
 
-class _ByPath:
+class ByPath:
     """A reducer for one type: by path where a file is behind, torch's own way elsewhere."""
 
     def __init__(
@@ -42,12 +42,16 @@ class _ByPath:
         stock: Callable[[Any], Reduced],
         find: Callable[[Any], MappedFile | None],
         reduce: Callable[[Any, MappedFile], Reduced],
+        *,
+        refuse: Callable[[OverspillError], Reduced],
     ) -> None:
         self.stock = stock
         self._find = find
         self._reduce = reduce
+        self._refuse = refuse
 
     def __call__(self, held: Any) -> Reduced:
+        """Reduce a tensor or a storage."""
         try:
             record = self._find(held)
             # A user's own mapping is left to torch while spilling is off.
@@ -55,36 +59,54 @@ class _ByPath:
                 return self.stock(held)
             return self._reduce(held, record)
         except OverspillError as error:
-            return _refused(error)
+            return self._refuse(error)
 
 
 def register_reducers() -> None:
     """Register the reducers in ForkingPickler's table, and join the run that a parent exported.
 
     Idempotent. Whatever was registered before is wrapped, and does what it did for everything that
-    is not disk-backed.
+    is not disk-backed and not a batch on its way.
     """
-    _wrap(torch.Tensor, reductions.reduce_tensor, file_behind, _reduce_tensor)
-    _wrap(torch.nn.Parameter, reductions.reduce_tensor, file_behind, _reduce_tensor)
-    _wrap(
-        torch.UntypedStorage, reductions.reduce_storage, _file_behind_cpu_storage, _reduce_storage
-    )
+    table: dict[type, Callable[[Any], Reduced]] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+    reducers = by_path_reducers(lambda kind: _forking(table, kind), refuse=_refused)
+    for kind, reducer in reducers.items():
+        if not isinstance(table.get(kind), ByPath):
+            ForkingPickler.register(kind, reducer)
     join_inherited_runs()
 
 
-def _wrap(
-    kind: type,
-    fallback: Callable[[Any], Reduced],
-    find: Callable[[Any], MappedFile | None],
-    reduce: Callable[[Any, MappedFile], Reduced],
-) -> None:
-    table: dict[type, Callable[[Any], Reduced]] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
-    stock = table.get(kind, fallback)
-    if not isinstance(stock, _ByPath):
-        ForkingPickler.register(kind, _ByPath(stock, find, reduce))
+def by_path_reducers(
+    stock_of: Callable[[type], Callable[[Any], Reduced]],
+    *,
+    refuse: Callable[[OverspillError], Reduced] | None = None,
+) -> dict[type, ByPath]:
+    """The reducers of tensors, Parameters and storages, for any pickler's table.
+
+    Args:
+        stock_of: Gives what the pickler does with a type otherwise.
+        refuse: Makes of an error what is sent; None raises it at the send.
+    """
+    told = refuse or raise_at_send
+    return {
+        torch.Tensor: ByPath(stock_of(torch.Tensor), file_behind, _reduce_tensor, refuse=told),
+        torch.nn.Parameter: ByPath(
+            stock_of(torch.nn.Parameter), file_behind, _reduce_tensor, refuse=told
+        ),
+        torch.UntypedStorage: ByPath(
+            stock_of(torch.UntypedStorage), file_behind_cpu_storage, _reduce_storage, refuse=told
+        ),
+    }
 
 
-def _file_behind_cpu_storage(storage: torch.UntypedStorage) -> MappedFile | None:
+def _forking(table: dict[type, Callable[[Any], Reduced]], kind: type) -> Callable[[Any], Reduced]:
+    if kind is torch.UntypedStorage:
+        return InFlight(table.get(kind, reductions.reduce_storage))
+    return table.get(kind, reductions.reduce_tensor)
+
+
+def file_behind_cpu_storage(storage: torch.UntypedStorage) -> MappedFile | None:
+    """The mapped file behind a storage of any device, or None."""
     return file_behind_storage(storage) if storage.device.type == "cpu" else None
 
 
@@ -111,8 +133,9 @@ def _refused(error: OverspillError) -> Reduced:
         raise error
     # As text, and without its traceback: whoever keeps either would keep the tensor alive.
     logger.error("cannot send a disk-backed tensor: %s", str(error))
-    return _raise, (error.with_traceback(None),)
+    return raise_at_send, (error.with_traceback(None),)
 
 
-def _raise(error: OverspillError) -> NoReturn:
+def raise_at_send(error: OverspillError) -> NoReturn:
+    """Refuse a tensor where it is sent; also what a receiver runs, see `_refused`."""
     raise error

@@ -1,0 +1,86 @@
+"""Acts on a module once it has been imported, without importing it.
+
+Overspill must enter itself into the tables of torch, cloudpickle, Ray and loky, and must not import
+any of them for it. What is loaded already is acted upon at once. For the rest one finder waits on
+``sys.meta_path``: it loads nothing itself, leaves the module's own loader in its place, and costs
+one dictionary lookup for each module that is imported for the first time.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+Action = Callable[[ModuleType], None]
+
+
+class _Watch(MetaPathFinder):
+    """Finds what the other finders find, and has the awaited modules announced."""
+
+    def __init__(self) -> None:
+        self.awaited: dict[str, list[Action]] = {}
+        self._looking = threading.local()
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in self.awaited or getattr(self._looking, "name", None) == name:
+            return None
+        self._looking.name = name
+        try:
+            spec = self._found_by_others(name, path, target)
+        finally:
+            self._looking.name = None
+        if spec is not None and spec.loader is not None:
+            self._announce(spec.loader, name)
+        return spec
+
+    def _found_by_others(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        for finder in sys.meta_path:
+            if finder is not self:
+                spec = finder.find_spec(name, path, target)
+                if spec is not None:
+                    return spec
+        return None
+
+    def _announce(self, loader: Loader, name: str) -> None:
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module  # the loader is its old self again, for whoever looks at it
+            execute(module)
+            for action in self.awaited.pop(name, ()):
+                action(module)
+
+        try:
+            loader.exec_module = exec_module  # type: ignore[method-assign]
+        except AttributeError:  # a loader without attributes of its own: act when asked next
+            return
+
+
+_WATCH = _Watch()
+
+
+def when_imported(name: str, action: Action) -> None:
+    """Call `action` with a module: now where it is loaded, else right after it has been.
+
+    Never imports it. An error of the action reaches whoever imports the module.
+
+    Args:
+        name: The module's full name.
+        action: Called once, in the importing thread, after the module's own code has run.
+    """
+    loaded = sys.modules.get(name)
+    # A module that is being imported right now has not run its own code yet.
+    if loaded is not None and not getattr(loaded.__spec__, "_initializing", False):
+        action(loaded)
+        return
+    _WATCH.awaited.setdefault(name, []).append(action)
+    if _WATCH not in sys.meta_path:
+        sys.meta_path.insert(0, _WATCH)
