@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,12 +120,21 @@ def test_a_refused_reservation_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("step", ["fsync", "rename", "close"], ids=lambda name: f"failing_{name}")
+@pytest.mark.parametrize(
+    ("owner", "name", "nth"),
+    [(os, "fsync", 1), (os, "fsync", 2), (os, "close", 1), (os, "close", 2), (Path, "rename", 1)],
+    ids=["fsync", "fsync of the directory", "close", "close of the directory", "rename"],
+)
 def test_each_failing_step_of_publishing_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, nth: int
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(5, "Input/output error")
+    real, calls = getattr(owner, name), itertools.count(1)
+
+    def refuse(*arguments: Any) -> Any:
+        done = real(*arguments) if name == "close" else None  # closed even where it says no
+        if next(calls) == nth:
+            raise OSError(5, "Input/output error")
+        return done if name == "close" else real(*arguments)
 
     with (
         pytest.raises(DiskRefusedError) as caught,
@@ -131,7 +142,7 @@ def test_each_failing_step_of_publishing_leaves_nothing(
         ArrayWriter(tmp_path / "a.safetensors", dtype="int64", shape=(1,)) as writer,
     ):
         writer.append(np.arange(1))
-        patch.setattr(*((Path, "rename", refuse) if step == "rename" else (os, "fsync", refuse)))
+        patch.setattr(owner, name, refuse)
     assert caught.value.errno == 5 and list(tmp_path.iterdir()) == []
 
 

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from overspill.errors import DiskRefusedError, FormatError, StaleFileError
+from overspill.storage import checksums
 from overspill.storage.arrays import ArrayWriter
 from overspill.storage.checksums import verify_checksums
 from overspill.storage.manifest import (
@@ -57,15 +60,28 @@ def test_a_manifest_comes_back_as_it_was(tmp_path: Path, manifest: Manifest) -> 
     assert not list(tmp_path.glob("*.partial"))
 
 
-@pytest.mark.parametrize("step", ["fsync", "rename"])
+@pytest.mark.parametrize(
+    ("owner", "name", "nth"),
+    [(os, "fsync", 1), (os, "fsync", 2), (Path, "rename", 1)],
+    ids=["fsync of the file", "fsync of the directory", "rename"],
+)
 def test_a_failing_step_leaves_no_manifest(
-    tmp_path: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch, step: str
+    tmp_path: Path,
+    manifest: Manifest,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: Any,
+    name: str,
+    nth: int,
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+    real, calls = getattr(owner, name), itertools.count(1)
+
+    def refuse(*arguments: Any) -> Any:
+        if next(calls) == nth:
+            raise OSError(28, "No space left on device")
+        return real(*arguments)
 
     with monkeypatch.context() as patch, pytest.raises(DiskRefusedError) as caught:
-        patch.setattr(*((os, "fsync", refuse) if step == "fsync" else (Path, "rename", refuse)))
+        patch.setattr(owner, name, refuse)
         publish_manifest(tmp_path, manifest)
     assert caught.value.errno == 28
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
@@ -120,6 +136,55 @@ def test_counts_and_shapes_must_agree(tmp_path: Path, manifest: Manifest) -> Non
         read_manifest(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("part", "dtype", "shape"),
+    [
+        ("indptr", "int64", (2,)),
+        ("indptr", "int64", (4,)),
+        ("indptr", "int64", (3, 1)),
+        ("indptr", "int32", (3,)),
+        ("indices", "int64", (2,)),
+        ("indices", "uint32", (1,)),
+        ("indices", "float32", (1,)),
+        ("indices", "int32", ()),
+        ("ids", "int32", (2,)),
+        ("ids", "int64", (2, 1)),
+    ],
+)
+def test_a_topology_must_fit_its_counts(
+    tmp_path: Path, manifest: Manifest, part: str, dtype: str, shape: tuple[int, ...]
+) -> None:
+    """Also where the file is just as the manifest says."""
+    forged = put(tmp_path, "forged", np.zeros(shape, dtype))
+    nodes, [edge] = dict(manifest.node_types), manifest.edge_types.values()
+    if part == "ids":
+        nodes["node"] = replace(nodes["node"], ids=forged)
+    else:
+        edge = replace(edge, layouts={"csc": edge.layouts["csc"] | {part: forged}})
+    publish_manifest(tmp_path, replace(manifest, node_types=nodes, edge_types={edge.key: edge}))
+    with pytest.raises(FormatError, match="forged is"):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"source": "user"}, {"target": "user"}])
+def test_an_edge_type_needs_its_node_types(
+    tmp_path: Path, manifest: Manifest, change: dict[str, str]
+) -> None:
+    edge = replace(next(iter(manifest.edge_types.values())), **change)  # type: ignore[arg-type]
+    publish_manifest(tmp_path, replace(manifest, edge_types={edge.key: edge}))
+    with pytest.raises(FormatError, match="'user'"):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("part", ["indptr", "indices"])
+def test_a_topology_needs_both_parts(tmp_path: Path, manifest: Manifest, part: str) -> None:
+    edge = next(iter(manifest.edge_types.values()))
+    edge = replace(edge, layouts={"csc": {part: edge.layouts["csc"][part]}})
+    publish_manifest(tmp_path, replace(manifest, edge_types={edge.key: edge}))
+    with pytest.raises(FormatError):
+        read_manifest(tmp_path)
+
+
 def test_a_gone_or_replaced_file_is_stale(tmp_path: Path, manifest: Manifest) -> None:
     publish_manifest(tmp_path, manifest)
     (tmp_path / "a" / "x").unlink()
@@ -130,11 +195,19 @@ def test_a_gone_or_replaced_file_is_stale(tmp_path: Path, manifest: Manifest) ->
         read_manifest(tmp_path)
 
 
-def test_checksums_find_what_the_header_cannot(tmp_path: Path, manifest: Manifest) -> None:
+def test_checksums_find_what_the_header_cannot(
+    tmp_path: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     publish_manifest(tmp_path, manifest)
     seen: list[tuple[int, int]] = []
     assert verify_checksums(tmp_path, manifest, progress=lambda *at: seen.append(at)) == []
     assert len(seen) == 4 and seen[-1][0] == seen[-1][1]
+    monkeypatch.setattr(checksums, "_PIECE_BYTES", 1024)
+    monkeypatch.setattr(checksums, "_PROGRESS_BYTES", 2048)
+    steps: list[int] = []
+    verify_checksums(tmp_path, manifest, progress=lambda done, _: steps.append(done))
+    assert steps == sorted(set(steps)) and {at[0] for at in seen} < set(steps)
+    assert max(np.diff([0, *steps])) <= 2048  # within a file too
     content = bytearray((tmp_path / "a" / "ids").read_bytes())
     content[-1] ^= 1
     (tmp_path / "a" / "ids").write_bytes(content)

@@ -78,7 +78,7 @@ class ArrayWriter:
         record_path: str | None = None,
     ) -> None:
         self.path = Path(path)
-        self.partial_path = partial_path(self.path)
+        self.partial_path = self._written = partial_path(self.path)
         self._dtype, self._shape = dtype, tuple(shape)
         self._record_path = record_path or self.path.name
         self._view_dtype = numpy_view_dtype(dtype)
@@ -148,7 +148,7 @@ class ArrayWriter:
             os.fsync(self._fd)
             fd, self._fd = self._fd, -1
             os.close(fd)
-            self.partial_path.rename(self.path)
+            self._written = self.partial_path.rename(self.path)
             sync_directory(self.path.parent)
         except OSError as error:
             raise _refused(error, self.path) from error
@@ -160,7 +160,7 @@ class ArrayWriter:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        self.partial_path.unlink(missing_ok=True)
+        self._written.unlink(missing_ok=True)
 
 
 def partial_path(path: Path) -> Path:

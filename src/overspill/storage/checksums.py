@@ -6,11 +6,13 @@ import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from overspill.storage.manifest import Manifest
 
 _PIECE_BYTES = 4 << 20
+_PROGRESS_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def verify_checksums(
     Args:
         directory: The dataset.
         manifest: Its manifest.
-        progress: Called with (bytes done, bytes in total).
+        progress: Called with (bytes done, bytes in total) after each file, and every 64 MiB of it.
 
     Returns:
         One problem a file that is missing, unreadable or different; empty when all are as recorded.
@@ -48,10 +50,15 @@ def verify_checksums(
     problems: list[ChecksumProblem] = []
     records = manifest.files()
     done, total = 0, sum(record.nbytes for record in records)
+
+    def tell(before: int, read: int) -> None:
+        if progress is not None:
+            progress(before + read, total)
+
     for record in records:
         path = Path(directory) / record.path
         try:
-            size, digest = _digest(path)
+            size, digest = _digest(path, record.nbytes, partial(tell, done))
         except OSError as error:
             problems.append(ChecksumProblem(str(path), f"cannot be read: {error.strerror}"))
         else:
@@ -61,12 +68,11 @@ def verify_checksums(
             elif digest != record.sha256:
                 problems.append(ChecksumProblem(str(path), "its content changed (sha256 differs)"))
         done += record.nbytes
-        if progress is not None:
-            progress(done, total)
+        tell(done, 0)
     return problems
 
 
-def _digest(path: Path) -> tuple[int, str]:
+def _digest(path: Path, expected: int, tell: Callable[[int], None]) -> tuple[int, str]:
     digest, size = hashlib.sha256(), 0
     buffer = bytearray(_PIECE_BYTES)
     with path.open("rb", buffering=0) as file:
@@ -74,4 +80,6 @@ def _digest(path: Path) -> tuple[int, str]:
             digest.update(memoryview(buffer)[:count])
             os.posix_fadvise(file.fileno(), size, count, os.POSIX_FADV_DONTNEED)
             size += count
+            if size % _PROGRESS_BYTES < count and size < expected:
+                tell(size)
     return size, digest.hexdigest()

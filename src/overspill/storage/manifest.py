@@ -108,17 +108,17 @@ def publish_manifest(directory: str | Path, manifest: Manifest) -> None:
         DiskRefusedError: The disk refused; no manifest is left.
     """
     target = Path(directory) / MANIFEST_NAME
-    partial = target.with_name(MANIFEST_NAME + ".partial")
+    partial = written = target.with_name(MANIFEST_NAME + ".partial")
     text = json.dumps(_encode(manifest), indent=1).encode() + b"\n"
     try:
         with partial.open("wb") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        partial.rename(target)
+        written = partial.rename(target)
         sync_directory(target.parent)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        written.unlink(missing_ok=True)
         raise DiskRefusedError(
             f"the disk refused {target}: {error.strerror}", path=str(target), errno=error.errno
         ) from error
@@ -208,7 +208,7 @@ def _decode(held: dict[str, Any]) -> Manifest:
     if held["version"] != VERSION:
         raise ValueError(f"its version is {held['version']!r}; this Overspill reads {VERSION}")
     nodes = {name: _decode_node(name, node) for name, node in held["node_types"].items()}
-    edges = [_decode_edge(edge) for edge in held["edge_types"]]
+    edges = [_decode_edge(edge, nodes) for edge in held["edge_types"]]
     return Manifest(
         identifier=str(held["identifier"]),
         node_types=nodes,
@@ -224,19 +224,35 @@ def _decode_node(name: str, held: dict[str, Any]) -> NodeTypeRecord:
     count = _count(held["count"])
     arrays = {key: FileRecord.from_json(value) for key, value in held["arrays"].items()}
     ids = None if held["ids"] is None else FileRecord.from_json(held["ids"])
-    for record in [*arrays.values(), *([ids] if ids else [])]:
+    for record in arrays.values():
         if record.shape[:1] != (count,):
             raise ValueError(f"{record.path} has {record.shape} for {count} nodes of {name!r}")
+    if ids is not None:
+        _require_vector(ids, ("int64",), count)
     return NodeTypeRecord(name, count, arrays, ids)
 
 
-def _decode_edge(held: dict[str, Any]) -> EdgeTypeRecord:
+def _decode_edge(held: dict[str, Any], nodes: dict[str, NodeTypeRecord]) -> EdgeTypeRecord:
     source, relation, target = (str(part) for part in held["type"])
+    for name in (source, target):
+        if name not in nodes:
+            raise ValueError(f"an edge type has nodes of type {name!r}, which there is not")
+    count = _count(held["count"])
     layouts = {
         layout: {part: FileRecord.from_json(value) for part, value in parts.items()}
         for layout, parts in held["layouts"].items()
     }
-    return EdgeTypeRecord(source, relation, target, _count(held["count"]), layouts)
+    if "csc" in layouts:
+        _require_vector(layouts["csc"]["indptr"], ("int64",), nodes[target].count + 1)
+        _require_vector(layouts["csc"]["indices"], ("int32", "int64"), count)
+    return EdgeTypeRecord(source, relation, target, count, layouts)
+
+
+def _require_vector(record: FileRecord, dtypes: tuple[str, ...], length: int) -> None:
+    # The sampler follows these arrays without looking at their bounds.
+    if record.dtype not in dtypes or record.shape != (length,):
+        wanted = f"{' or '.join(dtypes)} ({length},)"
+        raise ValueError(f"{record.path} is {record.dtype} {record.shape}, not {wanted}")
 
 
 def _count(value: Any) -> int:
