@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from naive import build_here
+from naive import TINY, build_here
 from overspill.errors import DiskRefusedError, InputError, OutputDirError
 
 GOOD = np.random.default_rng(8).integers(0, 30, (2, 200))
@@ -134,6 +136,17 @@ def test_npy_ids(tmp_path: Path, value: int, column: int, axis: int) -> None:
         assert "30 nodes" in str(error)
 
 
+@pytest.mark.parametrize("value", [2**62, 2**63 - 1])
+@pytest.mark.parametrize("column", [0, 1])
+def test_an_id_too_large_to_count_nodes_by(tmp_path: Path, value: int, column: int) -> None:
+    array = GOOD.copy()
+    array[column, 77] = value
+    np.save(tmp_path / "e.npy", array)
+    error = refused(tmp_path, tmp_path / "e.npy")
+    assert place(error) == ("e.npy", 77, str(column), str(value))
+    assert "below 2**62" in str(error) and error.remedy == 'use ids="remap"'
+
+
 def test_unsigned_ids_beyond_63_bits(tmp_path: Path) -> None:
     array = GOOD.astype(np.uint64)
     array[1, 77] = 2**63 + 5
@@ -253,6 +266,47 @@ def test_a_sparse_id_that_no_disk_could_hold(tmp_path: Path) -> None:
     with pytest.raises((DiskRefusedError, InputError)) as caught:
         build_here(tmp_path / "out", edges=tmp_path / "e.csv")
     assert "remap" in str(caught.value) and "4873214862074861312" in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.requires("private_mount")
+@pytest.mark.parametrize("kind", ["tmpfs", "ramfs"])
+@pytest.mark.parametrize("deep", [True, False])
+def test_an_output_directory_in_memory(
+    tmp_path: Path, memory_disk: Callable[..., Path], kind: str, deep: bool
+) -> None:
+    np.save(tmp_path / "e.npy", GOOD)
+    disk = memory_disk(kind)
+    out = disk / "a" / "out" if deep else disk
+    with pytest.raises(OutputDirError, match=kind) as caught:
+        build_here(out, edges=tmp_path / "e.npy")
+    assert caught.value.path == str(out) and "disk" in (caught.value.remedy or "")
+    assert list(disk.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "needed"),
+    [
+        # spool and rows, then rows and features; 30 nodes, 200 edges
+        ({}, 3 * 4 * 200 + 8),
+        ({"num_nodes": 30}, 3 * 4 * 200 + 8 * 31),
+        ({"node_features": True}, 4 * 200 + 8 * 31 + 30 * 1000),
+        ({"num_nodes": 30, "plan": replace(TINY, narrow_nodes=29)}, 3 * 8 * 200 + 8 * 31),
+        ({"num_nodes": 30, "ids": "remap"}, 3 * 4 * 200 + 8 * 31 + 8 * 30),
+        ({"num_nodes": 3000, "ids": "remap"}, 3 * 8 * 3000),
+    ],
+)
+def test_a_disk_that_is_too_small_is_known_beforehand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], needed: int
+) -> None:
+    np.save(tmp_path / "e.npy", GOOD)
+    np.save(tmp_path / "x.npy", np.zeros((30, 1000), np.uint8))
+    if "node_features" in options:
+        options = {"node_features": {"x": tmp_path / "x.npy"}}
+    monkeypatch.setattr("overspill.build.construct.free_disk_bytes", lambda _: needed - 1)
+    with pytest.raises(DiskRefusedError) as caught:
+        build_here(tmp_path / "out", edges=tmp_path / "e.npy", **options)
+    assert caught.value.needed_bytes == needed and caught.value.available_bytes == needed - 1
     assert not (tmp_path / "out").exists()
 
 

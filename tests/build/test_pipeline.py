@@ -42,6 +42,31 @@ def test_a_failing_producer_is_raised_in_the_consumer() -> None:
         next(items)
 
 
+class FailingClose:
+    """An iterator of one item that cannot be closed."""
+
+    def __init__(self) -> None:
+        self._items = iter([1])
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        return next(self._items)
+
+    def close(self) -> None:
+        raise OSError(5, "it cannot be closed")
+
+
+def test_a_producer_that_cannot_be_closed_is_raised_in_the_consumer() -> None:
+    items = prefetched(FailingClose())
+    assert next(items) == 1
+    with pytest.raises(OSError, match="cannot be closed"):
+        next(items)
+    with closing(prefetched(FailingClose())) as early:  # type: ignore[type-var]
+        assert next(early) == 1
+
+
 @pytest.mark.parametrize("taken", [0, 1, 3])
 def test_closing_early_ends_the_thread_and_the_producer(taken: int) -> None:
     closed = threading.Event()

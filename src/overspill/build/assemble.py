@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,6 @@ from overspill.storage.arrays import ArrayWriter
 from overspill.storage.records import FileRecord
 
 _BUFFERS = 3
-_NARROW_LIMIT = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class RowAssembler:
         self._nodes, self._edges = num_nodes, num_edges
         self._on_progress = on_progress
         # Whether an id fits decides, never how many edges there are.
-        self._dtype = np.dtype(np.int32 if num_nodes <= _NARROW_LIMIT else np.int64)
+        self._dtype = np.dtype(np.int32 if num_nodes <= plan.narrow_nodes else np.int64)
         self._most_edges = plan.bucket_edges
         self._levels = itertools.count(1)
 
@@ -211,15 +210,11 @@ class RowAssembler:
 
 def second_level(plan: BuildPlan) -> BuildPlan:
     """The sizes with which an overfull range is partitioned, beside the buckets in memory."""
-    return BuildPlan(
+    return replace(
+        plan,
         chunk_edges=max(1, plan.chunk_edges // 4),
         ranges=max(2, plan.ranges // 8),
-        block_bytes=plan.block_bytes,
         spare_blocks=max(1, plan.spare_blocks // 8),
-        bucket_edges=plan.bucket_edges,
-        bucket_rows=plan.bucket_rows,
-        run_ids=plan.run_ids,
-        copy_bytes=plan.copy_bytes,
     )
 
 

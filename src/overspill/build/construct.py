@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,8 +27,8 @@ from overspill.build.partition import UNBOUNDED, RangePartitioner
 from overspill.build.plan import BuildPlan
 from overspill.build.progress import Event, Progress
 from overspill.build.spec import BuildSpec
-from overspill.errors import DiskRefusedError, FormatError, InputError
-from overspill.linux.mounts import free_disk_bytes
+from overspill.errors import DiskRefusedError, FormatError, InputError, OutputDirError
+from overspill.linux.mounts import filesystem_type, free_disk_bytes, is_memory_backed
 from overspill.storage.manifest import EdgeTypeRecord, Manifest, NodeTypeRecord
 from overspill.storage.records import FileRecord
 
@@ -37,7 +36,6 @@ NODE_TYPE = "node"
 EDGE_TYPE = (NODE_TYPE, "to", NODE_TYPE)
 _NODE_PREFIX = f"nodes/{NODE_TYPE}"
 _EDGE_PREFIX = f"edges/{'__'.join(EDGE_TYPE)}"
-_NARROW_LIMIT = 2**31
 
 
 @dataclass(frozen=True)
@@ -76,12 +74,14 @@ def construct(
 
     Raises:
         InputError: An input is wrong; names file, row, column and value.
-        OutputDirError: The output directory holds something else.
+        OutputDirError: The output directory holds something else, or lies in memory.
         DiskRefusedError: The disk refused; nothing is left behind.
+        UnavailableError: The file system cannot be asked for its room.
     """
     started = time.monotonic()
     progress = Progress(send)
-    _require_disk(spec, inputs)
+    _require_no_memory(spec.out)
+    _require_disk(spec.out, inputs, plan)
     with BuildDirectory(spec.out) as directory:
         build = _Build(spec, plan, inputs, directory, progress)
         nodes, edges = build.run()
@@ -155,7 +155,7 @@ class _Build:
             self._plan,
             id_limit=UNBOUNDED if known is None else known,
             last_target=1 if known is None else known,
-            wide=known is not None and known > _NARROW_LIMIT,
+            wide=known is not None and known > self._plan.narrow_nodes,
         )
         with partitioner:
             self._partition(partitioner)
@@ -231,27 +231,50 @@ class _Build:
         }
 
     def _sources(self) -> list[dict[str, Any]]:
-        paths = [*self._spec.edges, *self._spec.node_features.values()]
-        return [{"path": path, "nbytes": Path(path).stat().st_size} for path in paths]
+        readers, features = self._inputs.readers, self._inputs.features.values()
+        opened = [(reader.path, reader.nbytes) for reader in readers]
+        opened += [(file.path, file.file_bytes) for file in features]
+        return [{"path": path, "nbytes": nbytes} for path, nbytes in opened]
 
 
-def _require_disk(spec: BuildSpec, inputs: Inputs) -> None:
+def _require_no_memory(out: str) -> None:
+    if is_memory_backed(out):
+        raise OutputDirError(
+            f"{out} lies on {filesystem_type(out)}, which is memory: the dataset would fill it",
+            path=out,
+            remedy="choose a directory on a disk",
+        )
+
+
+def _require_disk(out: str, inputs: Inputs, plan: BuildPlan) -> None:
     """Refuse at once, as far as sizes are known, what the disk would refuse after hours."""
-    counts = [reader.count or 0 for reader in inputs.readers]
-    id_bytes = 8 if (inputs.num_nodes or 0) > _NARROW_LIMIT else 4
-    # The spool holds two ids an edge until the rows, one id an edge, are written beside it.
-    needed = 3 * id_bytes * sum(counts) + 8 * (inputs.num_nodes or 0)
-    needed += sum(file.nbytes for file in inputs.features.values())
-    free = free_disk_bytes(spec.out)
+    needed, free = _least_disk_bytes(inputs, plan), free_disk_bytes(out)
     if needed > free:
         raise DiskRefusedError(
             "the dataset and the build's scratch space do not fit the disk",
-            path=spec.out,
+            path=out,
             errno=errno.ENOSPC,
             needed_bytes=needed,
             available_bytes=free,
             remedy="free space on this disk, or choose a directory on another one",
         )
+
+
+def _least_disk_bytes(inputs: Inputs, plan: BuildPlan) -> int:
+    """The most that is on disk at one time, of what is certain before the edges are read.
+
+    Not counted: edges of text files, runs and merges of remapped ids beyond one run of the distinct
+    ones, and what overfull ranges and long rows take once more; they depend on the edges.
+    """
+    edges = sum(reader.count or 0 for reader in inputs.readers)
+    nodes = inputs.num_nodes or 0
+    id_bytes = 8 if nodes > plan.narrow_nodes else 4
+    ids = 8 * nodes if inputs.remap else 0
+    rows = ids + id_bytes * edges + 8 * (nodes + 1)
+    features = sum(file.nbytes for file in inputs.features.values())
+    # The distinct ids stand in runs, merged, and as an array; later the spool, two ids an edge,
+    # stands beside the rows; node arrays are copied once it is gone.
+    return max(3 * ids, rows + 2 * id_bytes * edges, rows + features)
 
 
 def _options(spec: BuildSpec) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from overspill.build.readers import EdgeChunk
+from overspill.build.readers import EdgeChunk, id_remedy
 from overspill.build.spec import BuildSpec
 from overspill.errors import InputError
 
@@ -107,7 +107,12 @@ class CsvEdges:
                     told = _what_is_wrong(text)
                     if told is not None:
                         return InputError(
-                            told, path=self.path, row=row, column=column, value=text or ""
+                            told,
+                            path=self.path,
+                            row=row,
+                            column=column,
+                            value=text or "",
+                            remedy=id_remedy(text or ""),
                         )
         return InputError(f"the CSV cannot be parsed: {reason}", path=self.path)
 
@@ -129,6 +134,10 @@ def _read_header(path: str) -> list[str]:
 
 
 def _columns(path: str, header: list[str], wanted: tuple[str, str] | None) -> tuple[str, str]:
+    if not header:
+        raise InputError(
+            f"{path} is empty", path=path, remedy='a header alone, such as "src,dst", is no edges'
+        )
     if any(_INTEGER.fullmatch(name) for name in header):
         raise InputError(
             f"{path} has no header: its first line holds numbers",
@@ -144,11 +153,12 @@ def _columns(path: str, header: list[str], wanted: tuple[str, str] | None) -> tu
         if header.count(name) != 1:
             many = "twice" if name in header else "no"
             raise InputError(
-                f"{path} has {many} column {name!r}; its columns are {', '.join(header) or 'none'}",
+                f"{path} has {many} column {name!r}; its columns are {', '.join(header)}",
                 path=path,
                 column=name,
-                value=",".join(header)[:80],
-                remedy='name the two columns: columns=("from", "to")',
+                remedy='name the two columns: columns=("from", "to")'
+                if len(header) > 1
+                else "separate the columns by commas",
             )
     return wanted
 

@@ -114,7 +114,9 @@ class BuildDirectory:
         self._write_line(_MAGIC)
 
     def _write_line(self, entry: object) -> None:
-        os.write(self._fd, json.dumps(entry).encode() + b"\n")
+        line = json.dumps(entry).encode() + b"\n"
+        while line:  # a nearly full disk takes a part
+            line = line[os.write(self._fd, line) :]
         os.fsync(self._fd)
 
     def _give_up_claim(self) -> None:
@@ -134,7 +136,8 @@ def is_unfinished_build(path: Path) -> bool:
             first = file.readline(1000)
     except OSError:
         return False
-    if not first:  # killed between making the marker and writing to it
+    # A cut line, or none: killed, or refused by the disk, while the marker was being made.
+    if (json.dumps(_MAGIC).encode() + b"\n").startswith(first):
         return True
     try:
         return bool(json.loads(first) == _MAGIC)

@@ -12,7 +12,7 @@ from overspill.build.features import open_features
 from overspill.build.npy import NpyFile
 from overspill.build.pipeline import prefetched
 from overspill.build.readers import EdgeChunk, EdgeReader, open_edges, sniff_format
-from overspill.build.spec import BuildSpec
+from overspill.build.spec import MOST_NODES, BuildSpec
 from overspill.errors import InputError
 
 
@@ -89,15 +89,17 @@ class Inputs:
             )
 
 
-def out_of_range(reader: EdgeReader, chunk: EdgeChunk, place: int, limit: int | None) -> InputError:
+def out_of_range(reader: EdgeReader, chunk: EdgeChunk, place: int, nodes: int | None) -> InputError:
     """The error for the edge at `place` of a chunk, one of whose ids is out of range."""
     ids = int(chunk.sources[place]), int(chunk.targets[place])
-    wrong = 0 if ids[0] < 0 or (limit is not None and ids[0] >= limit) else 1
+    wrong = 0 if not 0 <= ids[0] < (MOST_NODES if nodes is None else nodes) else 1
     value = ids[wrong]
     if value < 0:
         told, remedy = "an id is negative", "number the nodes from 0, or build with ids='remap'"
+    elif nodes is None:
+        told, remedy = "an id is too large: ids must be below 2**62", 'use ids="remap"'
     else:
-        told = f"an id is out of range: there are {limit} nodes, 0 to {(limit or 0) - 1}"
+        told = f"an id is out of range: there are {nodes} nodes, 0 to {nodes - 1}"
         remedy = "raise num_nodes, add rows to the node features, or build with ids='remap'"
     return InputError(
         told,

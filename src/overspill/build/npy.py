@@ -43,6 +43,11 @@ class NpyFile:
         """Bytes of data."""
         return math.prod(self.shape) * self.dtype.itemsize
 
+    @property
+    def file_bytes(self) -> int:
+        """Size of the file when its header was read."""
+        return self.offset + self.nbytes
+
 
 def read_npy_header(path: str) -> NpyFile:
     """Read and check a header, versions 1 and 2.
@@ -66,9 +71,9 @@ def read_npy_header(path: str) -> NpyFile:
     if dtype.hasobject or dtype.names is not None:
         raise InputError(f"{path} holds {dtype}, not numbers", path=path, value=str(dtype))
     found = NpyFile(path, dtype, shape, fortran, offset)
-    if size != offset + found.nbytes:
+    if size != found.file_bytes:
         raise InputError(
-            f"{path} has {size} bytes where its header says {offset + found.nbytes}",
+            f"{path} has {size} bytes where its header says {found.file_bytes}",
             path=path,
             value=str(size),
             remedy="the file was cut or written over: make it again",

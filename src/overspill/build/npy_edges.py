@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ class NpyEdges:
 
     def __init__(self, file: NpyFile, *, edge_axis: int) -> None:
         self.path, self._file, self._axis = file.path, file, edge_axis
-        self.nbytes = Path(file.path).stat().st_size
+        self.nbytes = file.file_bytes
         self.count: int | None = file.shape[edge_axis]
         self.columns = ("0", "1")
 

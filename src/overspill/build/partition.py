@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from overspill.build.pipeline import Behind
 from overspill.build.plan import BuildPlan
+from overspill.build.spec import MOST_NODES
 from overspill.build.spool import Blocks, Spool
 from overspill.kernels.partition import (
     FREE,
@@ -26,8 +27,7 @@ from overspill.kernels.partition import (
 )
 
 Ids = npt.NDArray[np.int64]
-_NARROW_LIMIT = 2**31
-UNBOUNDED = 2**62
+UNBOUNDED = MOST_NODES
 
 
 class RangePartitioner:
@@ -53,7 +53,7 @@ class RangePartitioner:
         wide: bool = False,
     ) -> None:
         self.base, self._id_limit, self._wide = base, id_limit, wide
-        self._ranges = plan.ranges
+        self._ranges, self._narrow = plan.ranges, plan.narrow_nodes
         self.shift = _shift_for(last_target - 1 - base, plan.ranges)
         blocks = plan.ranges + plan.spare_blocks
         self._bytes = np.empty((blocks, plan.block_bytes), np.uint8)
@@ -105,7 +105,7 @@ class RangePartitioner:
         self.spool.file.remove()
 
     def _scatter(self, sources: Ids, targets: Ids, start: int) -> int:
-        limit = self._id_limit if self._wide else min(self._id_limit, _NARROW_LIMIT)
+        limit = self._id_limit if self._wide else min(self._id_limit, self._narrow)
         reach = min(limit, self.base + (self._ranges << self.shift))
         return scatter_edges(
             (sources, targets, start),
@@ -125,7 +125,7 @@ class RangePartitioner:
         lowest, largest = min(source, target - self.base), max(source, target)
         if lowest < 0 or largest >= self._id_limit:
             return False
-        if largest >= _NARROW_LIMIT and not self._wide:
+        if largest >= self._narrow and not self._wide:
             self._flush()
             self._wide = True
         shift = _shift_for(target - self.base, self._ranges)

@@ -9,6 +9,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, nullcontext
 from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -26,7 +27,8 @@ def prefetched(items: Iterator[Item]) -> Iterator[Item]:
     producer may cycle through three buffers.
 
     Yields:
-        The items; an error of the producer is raised here. Closing early ends the thread.
+        The items; an error of the producer, or of closing it, is raised here. Closing early ends
+        the thread, and drops such an error.
     """
     ready: queue.Queue[Any] = queue.Queue(maxsize=1)
     stop = threading.Event()
@@ -35,17 +37,14 @@ def prefetched(items: Iterator[Item]) -> Iterator[Item]:
     def produce() -> None:
         last: object = ended
         try:
-            for item in items:
-                ready.put(item)
-                if stop.is_set():
-                    break
+            with closing(items) if hasattr(items, "close") else nullcontext():
+                for item in items:
+                    ready.put(item)
+                    if stop.is_set():
+                        break
         except BaseException as error:  # noqa: BLE001 (handed over whole to the consumer)
             last = _Failed(error)
-        finally:
-            close = getattr(items, "close", None)
-            if close is not None:
-                close()
-            ready.put(last)
+        ready.put(last)
 
     thread = threading.Thread(target=produce, name="overspill-prefetch", daemon=True)
     thread.start()

@@ -16,6 +16,8 @@ _OVERHEAD_BYTES = 40 * _MIB
 # Page cache under write-back (two windows a writer, three writers), page tables, the parent's own
 # growth: charged to the group although not to this process.
 RESERVE_BYTES = 56 * _MIB
+# So that not only an id but also the number of nodes fits 32 bits.
+_NARROW_NODES = 2**31 - 1
 _SCALES = (16, 8, 4, 2, 1)
 
 
@@ -32,6 +34,7 @@ class BuildPlan:
         bucket_rows: Most rows of such a bucket.
         run_ids: Ids that are sorted at a time where ids are remapped, or a hub's.
         copy_bytes: Size of a slice in which node arrays are copied.
+        narrow_nodes: With more nodes than this, an id takes 8 bytes on disk, else 4.
         projected_bytes: Peak anonymous memory of the process with these buffers.
         allowed_bytes: What it may hold.
     """
@@ -44,6 +47,7 @@ class BuildPlan:
     bucket_rows: int
     run_ids: int
     copy_bytes: int
+    narrow_nodes: int = _NARROW_NODES
     projected_bytes: int = 0
     allowed_bytes: int = 0
 

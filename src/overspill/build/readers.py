@@ -36,6 +36,17 @@ class EdgeChunk:
     bytes_done: int
 
 
+def id_remedy(text: str) -> str:
+    """What to do about a cell that is no integer of 64 bits."""
+    if not text.strip():
+        return "drop the row, or fill the cell"
+    try:
+        whole = float(text).is_integer()
+    except ValueError:
+        return "number the nodes first: ids are integers (remap takes any of 64 bits, no names)"
+    return "save the ids as int64" if whole else "ids are integers: is this the right column?"
+
+
 class EdgeReader(Protocol):
     """Reads one file, in order, in constant memory.
 
@@ -68,7 +79,10 @@ def sniff_format(path: str) -> str:
         with Path(path).open("rb") as file:
             start = file.read(len(MAGIC))
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}", path=path) from error
+        remedy = f"give its files: {path}/*.csv" if Path(path).is_dir() else "check the path"
+        raise InputError(
+            f"cannot read {path}: {error.strerror}", path=path, remedy=remedy
+        ) from error
     suffix = Path(path).suffix.lower()
     if start == MAGIC or suffix == ".npy":
         return "npy"
@@ -79,7 +93,8 @@ def sniff_format(path: str) -> str:
     raise InputError(
         f"{path}: edges cannot be read from a {suffix or 'nameless'} file",
         path=path,
-        remedy="give .csv with a header, .txt as SNAP publishes it, or .npy",
+        remedy="give .csv with a header, .txt (pairs apart by tabs or spaces, as SNAP has them) "
+        "or .npy",
     )
 
 

@@ -13,7 +13,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from overspill.build.readers import EdgeChunk
+from overspill.build.readers import EdgeChunk, id_remedy
 from overspill.build.spec import BuildSpec
 from overspill.errors import InputError
 from overspill.kernels.text import MISSING_COLUMN, PARSED, TOO_LARGE, parse_edges
@@ -99,12 +99,14 @@ class SnapEdges:
             MISSING_COLUMN: "a line has fewer than two columns",
             TOO_LARGE: "an id does not fit 64 bits",
         }.get(outcome, "an id is not an integer")
+        value = words[0].decode("utf-8", "replace") if words else ""
         return InputError(
             told,
             path=self.path,
             row=line,
             column=self.columns[column],
-            value=words[0].decode("utf-8", "replace") if words else "",
+            value=value,
+            remedy=id_remedy(value),
         )
 
 
