@@ -322,3 +322,17 @@ def test_an_output_directory_in_use(tmp_path: Path, held: str) -> None:
     with pytest.raises(OutputDirError):
         build_here(tmp_path / "out", edges=tmp_path / "e.npy")
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("cell", "told"),
+    [
+        ("alice", "number the nodes first"),
+        ("1.0", "save the ids as int64"),
+        ("1.5", "is this the right column"),
+        ("", "drop the row, or fill the cell"),
+    ],
+)
+def test_a_wrong_id_says_what_to_do(tmp_path: Path, cell: str, told: str) -> None:
+    error = refused(tmp_path, text(tmp_path / "e.csv", f"src,dst\n1,{cell}\n"), num_nodes=9)
+    assert told in (error.remedy or "")

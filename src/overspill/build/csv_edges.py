@@ -136,7 +136,10 @@ def _read_header(path: str) -> list[str]:
 def _columns(path: str, header: list[str], wanted: tuple[str, str] | None) -> tuple[str, str]:
     if not header:
         raise InputError(
-            f"{path} is empty", path=path, remedy='a header alone, such as "src,dst", is no edges'
+            f"{path} is empty: it names no columns",
+            path=path,
+            column=(wanted or ("src",))[0],
+            remedy='a file without edges is a header alone, such as "src,dst"',
         )
     if any(_INTEGER.fullmatch(name) for name in header):
         raise InputError(

@@ -17,6 +17,7 @@ from overspill.cli.build import build
 from overspill.cli.demo.verb import demo
 from overspill.cli.info import info
 from overspill.cli.verify import verify
+from overspill.cli.wording import told_at_the_prompt
 from overspill.errors import OverspillError
 
 _debugging = False
@@ -32,21 +33,13 @@ def _told_plainly(verb: Callable[..., None]) -> Callable[..., None]:
         except OverspillError as error:
             if _debugging:
                 raise
-            typer.echo(f"overspill: {_message(error)}", err=True)
+            typer.echo(f"overspill: {told_at_the_prompt(error)}", err=True)
             raise typer.Exit(1) from error
         except KeyboardInterrupt:
             typer.echo("overspill: interrupted; the same command starts over", err=True)
             raise typer.Exit(128 + signal.SIGINT) from None
 
     return run
-
-
-def _message(error: OverspillError) -> str:
-    """The message with its remedy on a line of its own, where people look for it."""
-    text = str(error)
-    if error.remedy is None:
-        return text
-    return text.replace(f"; remedy: {error.remedy}", "") + f"\n  what to do: {error.remedy}"
 
 
 app = typer.Typer(

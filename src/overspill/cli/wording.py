@@ -1,0 +1,28 @@
+"""Errors name Python's arguments; a person at the command line has options instead."""
+
+from __future__ import annotations
+
+import re
+
+from overspill.errors import OverspillError
+
+_OPTIONS = (
+    (r"columns=\(\"(\w+)\", \"(\w+)\"\)", r"--columns \1,\2"),
+    (r"edge_axis=(\d)", r"--edge-axis \1"),
+    (r"ids=['\"](\w+)['\"]", r"--ids \1"),
+    (r"memory_limit to \"(\w+)\"", r"--memory-limit \1"),
+    (r"\bnum_nodes\b", "--num-nodes"),
+    (r"\bmemory_limit\b", "--memory-limit"),
+    (r"open it with open_dataset", "look at it with overspill info"),
+    (r"build it with build_dataset", "build it with overspill build"),
+)
+
+
+def told_at_the_prompt(error: OverspillError) -> str:
+    """The message in the command's own words, its remedy on a line of its own."""
+    text = str(error)
+    if error.remedy is not None:
+        text = text.replace(f"; remedy: {error.remedy}", "") + f"\n  what to do: {error.remedy}"
+    for pattern, option in _OPTIONS:
+        text = re.sub(pattern, option, text)
+    return text
