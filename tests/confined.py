@@ -113,7 +113,8 @@ def _read_through(path: Path) -> None:
 
 def _environment(extra: Mapping[str, str] | None) -> dict[str, str]:
     known = child_environment(**(extra or {}))
-    return {**known, "PYTHONPATH": os.pathsep.join([known["PYTHONPATH"], str(TESTS)])}
+    path = [part for part in (known.get("PYTHONPATH"), str(TESTS)) if part]
+    return {**known, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def _kill_session(child: subprocess.Popen[str]) -> None:

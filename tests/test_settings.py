@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import site
 import subprocess
 import sys
 from pathlib import Path
@@ -120,3 +121,18 @@ def test_a_child_finds_this_very_package() -> None:
     environment = child_environment(EXTRA="1")
     assert environment["EXTRA"] == "1"
     assert (Path(environment["PYTHONPATH"].split(":")[0]) / "overspill" / "settings.py").exists()
+
+
+@pytest.mark.parametrize("known", [None, "/mine"])
+def test_installed_packages_do_not_come_before_the_standard_library(
+    monkeypatch: pytest.MonkeyPatch, known: str | None
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if known is not None:
+        monkeypatch.setenv("PYTHONPATH", known)
+    module = sys.modules["overspill.settings"]  # its name in the package may be the function's
+    for place in site.getsitepackages():
+        monkeypatch.setattr(module, "_ROOT", Path(place).resolve())
+        assert child_environment().get("PYTHONPATH") == known
+    monkeypatch.setattr(module, "_ROOT", Path("/elsewhere"))
+    assert child_environment()["PYTHONPATH"].split(":") == ["/elsewhere", *filter(None, [known])]

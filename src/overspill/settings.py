@@ -7,6 +7,7 @@ import, because a process may learn its spill directory after it imported Oversp
 from __future__ import annotations
 
 import os
+import site
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -32,6 +33,7 @@ _VARIABLES: dict[str, tuple[str, ...]] = {
 _FLAGS = {"1": True, "true": True, "yes": True, "on": True}
 _FLAGS |= {"0": False, "false": False, "no": False, "off": False}
 RUN_VARIABLE = "OVERSPILL_RUN"
+_ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,13 +141,20 @@ def child_environment(**extra: str) -> dict[str, str]:
         **extra: Variables to add.
 
     Returns:
-        A copy of the environment, this package's root first on PYTHONPATH: the parent may have
-        found it through ``sys.path`` alone.
+        A copy of the environment, this package's root first on PYTHONPATH unless the child finds
+        it anyway: the parent may have found it through ``sys.path`` alone. A directory of installed
+        packages is not put there, where it would come before the standard library.
     """
-    root = str(Path(__file__).resolve().parents[1])
-    known = os.environ.get("PYTHONPATH", "")
+    root, known = str(_ROOT), os.environ.get("PYTHONPATH", "")
+    if _is_installed(_ROOT):
+        return {**os.environ, **extra}
     path = os.pathsep.join(part for part in (root, known) if part)
     return {**os.environ, "PYTHONPATH": path, **extra}
+
+
+def _is_installed(root: Path) -> bool:
+    users = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    return any(Path(place).resolve() == root for place in [*site.getsitepackages(), *users])
 
 
 def _exported(value: str | int | bool | Path) -> str:

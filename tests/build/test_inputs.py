@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
-from naive import TINY, build_here, require_naive
+from naive import TINY, build_here, read_built, require_naive
 from overspill.build import snap_edges
+from overspill.build.construct import construct
+from overspill.build.inputs import Inputs
+from overspill.build.spec import describe_build
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 EDGES = np.random.default_rng(8).integers(0, 30, (2, 200))
@@ -140,6 +143,25 @@ def test_hash_ids_with_the_extremes(tmp_path: Path) -> None:
     require_naive(built, *dense.reshape(2, 4), len(ids))
 
 
+@pytest.mark.parametrize("narrow", [29, 30])
+@pytest.mark.parametrize("ids", ["dense", "remap"])
+@pytest.mark.parametrize("known", [True, False])
+def test_as_many_nodes_as_no_32_bits_can_count(
+    tmp_path: Path, ids: Literal["dense", "remap"], known: bool, narrow: int
+) -> None:
+    """Every mechanism with 8-byte ids: overfull ranges and a long row too."""
+    edges = np.concatenate([EDGES, [np.arange(30), np.full(30, 3)], [[29, 0], [0, 29]]], 1)
+    np.save(tmp_path / "e.npy", edges)
+    plan, count = replace(TINY, narrow_nodes=narrow), 30 if known else None
+    built = build_here(
+        tmp_path / "out", plan=plan, edges=tmp_path / "e.npy", ids=ids, num_nodes=count
+    )
+    wide = narrow < 30
+    assert built.indices.dtype == (np.int64 if wide else np.int32)
+    built = replace(built, indices=built.indices.astype(np.int32))
+    require_naive(built, *edges, 30)
+
+
 def test_several_files_of_several_kinds(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", EDGES)
     write_text(tmp_path / "b.csv", "src,dst\n29,0\n")
@@ -152,6 +174,24 @@ def test_several_files_of_several_kinds(tmp_path: Path) -> None:
         "b.csv",
         "c.txt",
     ]
+
+
+def test_sources_are_told_as_they_were_opened(tmp_path: Path) -> None:
+    np.save(tmp_path / "e.npy", EDGES)
+    np.save(tmp_path / "x.npy", np.zeros((30, 2)))
+    sizes = [(tmp_path / name).stat().st_size for name in ("e.npy", "x.npy")]
+    spec = describe_build(
+        tmp_path / "out", edges=tmp_path / "e.npy", node_features={"x": tmp_path / "x.npy"}
+    )
+
+    def take_away(event: dict[str, Any]) -> None:
+        if event["phase"] == "publish":
+            for name in ("e.npy", "x.npy"):
+                (tmp_path / name).unlink(missing_ok=True)
+
+    construct(spec, TINY, inputs=Inputs.open(spec), send=take_away)
+    sources = read_built(tmp_path / "out").manifest.sources
+    assert [source["nbytes"] for source in sources] == sizes
 
 
 @pytest.mark.parametrize("shape", [(2, 0), (0, 2)])

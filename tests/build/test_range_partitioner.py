@@ -58,10 +58,13 @@ def test_targets_that_grow_widen_the_ranges(tmp_path: Path) -> None:
     assert sorted(found) == [(power, 2**power) for power in range(40)]
 
 
+@pytest.mark.parametrize("value", [2**31 - 1, 2**31])
 @pytest.mark.parametrize("column", [0, 1])
-def test_an_id_beyond_31_bits_makes_later_blocks_wide(tmp_path: Path, column: int) -> None:
+def test_an_id_beyond_31_bits_makes_later_blocks_wide(
+    tmp_path: Path, column: int, value: int
+) -> None:
     sources, targets = random_edges(60, 50)
-    (sources, targets)[column][30] = 2**31
+    (sources, targets)[column][30] = value
     with RangePartitioner(tmp_path / "spool", TINY) as partitioner:
         assert partitioner.add(sources, targets) == 60
         blocks = partitioner.finish()

@@ -54,9 +54,11 @@ def run_build(
 
     Raises:
         InputError: An input is wrong; names file, row, column and value.
-        OutputDirError: The output directory holds something that a build must not touch.
+        OutputDirError: The output directory holds something that a build must not touch, or lies in
+            memory.
         NoRoomError: The smallest plan does not fit the memory allowed.
         DiskRefusedError: The disk refused the bytes.
+        UnavailableError: This system does not tell what memory or disk there is.
         BuildFailedError: The process ended without a result, for example killed by a signal; what
             it left is an unfinished build, which the next one starts over.
     """

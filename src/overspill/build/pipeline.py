@@ -9,7 +9,6 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, nullcontext
 from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -37,11 +36,13 @@ def prefetched(items: Iterator[Item]) -> Iterator[Item]:
     def produce() -> None:
         last: object = ended
         try:
-            with closing(items) if hasattr(items, "close") else nullcontext():
+            try:
                 for item in items:
                     ready.put(item)
                     if stop.is_set():
                         break
+            finally:
+                getattr(items, "close", lambda: None)()
         except BaseException as error:  # noqa: BLE001 (handed over whole to the consumer)
             last = _Failed(error)
         ready.put(last)

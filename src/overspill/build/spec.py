@@ -116,6 +116,7 @@ def describe_build(
 
     Raises:
         InputError: An option is wrong, or a pattern matches no file.
+        SettingsError: A setting in the environment cannot be understood.
     """
     unknown = sorted(set(options) - set(BuildOptions.__annotations__))
     if unknown:

@@ -26,7 +26,12 @@ def build_dataset(
     """Build a graph dataset from edge files, in a fixed amount of memory.
 
     Reads the edges once (twice where ids are remapped), writes and reads back 8 bytes an edge of
-    scratch space in `out`, and writes the rows: 4 bytes an edge, 8 a node. The memory is that of a
+    scratch space in `out`, and writes the rows: 4 bytes an edge, 8 a node. Beyond 2**31 - 1 nodes
+    it is 16 and 8 bytes an edge. Edges of targets so dense that one of 128 to 512 ranges of them
+    exceeds a bucket go through scratch space once more. Remapping takes, before that, up to 16
+    bytes an edge for sorted runs, as much again each time that runs are merged in groups (above
+    130 million edges; at the smallest memory above half a million), 8 bytes a distinct id for their
+    merge, and 8 that stay. The memory is that of a
     process of its own, at most `memory_limit` of anonymous memory, whatever the number of edges
     and nodes. The same input gives the same array files, byte for byte. Several builds may run at
     once, from threads or processes, into different directories.
@@ -54,11 +59,13 @@ def build_dataset(
             column; features with the wrong number of rows; no edges and no number of nodes. Names
             file, row, column and value. Rows count data rows from 1 (CSV), lines from 1 (SNAP) or
             positions from 0 (.npy).
-        OutputDirError: `out` holds something else, or a finished dataset.
+        OutputDirError: `out` holds something else, or a finished dataset, or lies in memory.
         NoRoomError: The smallest plan needs more memory than allowed; names how much.
         DiskRefusedError: The disk is full or refused.
         BuildFailedError: The build's process was killed; what it left cannot be opened as data, and
             the next build starts over.
+        SettingsError: The memory limit's setting cannot be understood.
+        UnavailableError: This system does not tell what memory or disk there is.
     """
     spec = describe_build(
         out, edges=edges, node_features=node_features, memory_limit=memory_limit, **options

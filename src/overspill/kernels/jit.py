@@ -7,13 +7,13 @@ no place to keep one (a read-only installation, no home directory) must never st
 from __future__ import annotations
 
 import logging
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
 from numba.core import config
+
+from overspill.linux.cache_directory import private_cache_directory
 
 _log = logging.getLogger("overspill")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -54,23 +54,3 @@ def _cached_privately(function: Callable[..., Any]) -> object:
         return _cached(function)
     finally:
         config.CACHE_DIR = before  # type: ignore[attr-defined]
-
-
-def private_cache_directory(parent: Path | None = None) -> Path | None:
-    """A cache directory that only this user can write, under `parent` or the temporary directory.
-
-    Returns:
-        The directory; None where it cannot be made, or where somebody else could have put code
-        into it: numba loads machine code from its cache.
-    """
-    try:
-        owner = Path("/proc/self").stat().st_uid
-        parent = Path(tempfile.gettempdir()) if parent is None else parent
-        directory = parent / f"overspill-kernels-{owner}"
-        directory.mkdir(mode=0o700, exist_ok=True)
-        found = directory.lstat()
-    except OSError:
-        return None
-    private = directory.is_dir() and not directory.is_symlink()
-    safe = private and found.st_uid == owner and not found.st_mode & 0o077
-    return directory if safe else None
