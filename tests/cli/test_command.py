@@ -84,6 +84,7 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
         ("build", "--edges", "e.csv", "--out", "o", "--memory-limit", "lots"),
         ("build", "--edges", "e.csv", "--out", "o", "--node-features", "x.npy"),
         ("demo", "--size", "1KiB", "--dir", "/"),
+        ("demo", "--memory-limit", "100MiB", "--dir", "/"),
         ("nonsense",),
     ],
 )

@@ -117,6 +117,24 @@ def test_the_demo_refuses_a_disk_without_room(loop_disk: Callable[[int], Path]) 
     assert [path.name for path in disk.iterdir()] == ["lost+found"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_demo_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    argv = [sys.executable, "-c", "from overspill.cli import main; main()", "demo", "--quick"]
+    child = subprocess.Popen(
+        [*argv, "--dir", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    with child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            if line.startswith("Part 2"):
+                break
+        child.send_signal(number)
+        _, told = child.communicate()
+    assert child.returncode == 130
+    assert "interrupted" in told and "Traceback" not in told
+    assert list(tmp_path.iterdir()) == []
+
+
 def _failing_demo(directory: Path) -> str:
     argv = [sys.executable, "-c", "from overspill.cli import main; main()", "demo"]
     done = subprocess.run(

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from overspill.errors import BuildFailedError, UnavailableError
+from overspill.errors import BuildFailedError, NoRoomError, UnavailableError
 from overspill.linux.confine import MemoryGroup
 from overspill.linux.peaks import Peaks, PeakSampler
 from overspill.settings import child_environment
@@ -43,6 +43,7 @@ def run_confined(
         report: Called with (phase, done, total, unit).
 
     Raises:
+        NoRoomError: The limit killed it.
         BuildFailedError: It ended without a result; the message tells how, and its last words.
     """
     argv = [sys.executable, "-P", "-m", "overspill.cli.demo.large", json.dumps(asdict(spec))]
@@ -63,6 +64,12 @@ def run_confined(
         result = _follow(child, report)
         child.wait()
         if result is None or child.returncode != 0:
+            if group is not None and group.kill_count():
+                raise NoRoomError(
+                    "part 2 was killed by the kernel for going over its limit",
+                    available_bytes=spec.memory_limit_bytes,
+                    remedy="give it a higher --memory-limit, or fewer --workers",
+                )
             words.seek(0)
             raise _failure(child.returncode, result, words.read().decode(errors="replace"))
     return result, sampler.peaks
@@ -86,7 +93,7 @@ def _failure(code: int, said: dict[str, Any] | None, words: str) -> BuildFailedE
         return BuildFailedError(f"part 2 failed: {said['message']}")
     ending = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
     tail = "\n".join(words.splitlines()[-8:])
-    return BuildFailedError(f"part 2 {ending} without a result:\n{tail}")
+    return BuildFailedError(f"part 2 {ending} without a result" + (tail and f":\n{tail}"))
 
 
 def _end(child: subprocess.Popen[str]) -> None:

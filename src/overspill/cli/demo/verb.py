@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from overspill.linux.peaks import Peaks
 
 _FEWEST_NODES, _MOST_NODES = 10_000, 2**31
+_LEAST_LIMIT_BYTES = 512 << 20
 # Input and dataset side by side, and the build's spool of edges.
 _DISK_PER_FEATURE_BYTE = 2.3
 
@@ -47,8 +49,14 @@ def demo(
     size_bytes = size_option(size or ("2GiB" if quick else "4GiB"))
     limit_bytes = size_option(memory_limit or ("768MiB" if quick else "1GiB"))
     _require_nodes(size_bytes // ROW_BYTES)
+    if limit_bytes < _LEAST_LIMIT_BYTES:
+        raise typer.BadParameter(
+            f"wants {format_bytes(_LEAST_LIMIT_BYTES)} or more: torch and PyG alone take 400 MiB",
+            param_hint="--memory-limit",
+        )
     console = Console(highlight=False)
     work = _make_work_directory(directory, size_bytes)
+    _end_in_order()
     try:
         _part_1(work, console)
         _part_2(_large_spec(work, size_bytes, limit_bytes, workers, quick), console)
@@ -57,6 +65,16 @@ def demo(
             console.print(f"kept: {work}", soft_wrap=True)
         else:
             shutil.rmtree(work)
+
+
+def _end_in_order() -> None:
+    """Let the signals by which others end a command run its clean-up, as Ctrl-C does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
 
 
 def _require_nodes(count: int) -> None:
