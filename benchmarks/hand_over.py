@@ -101,42 +101,39 @@ def _case(receiver: Receiver, sizes: Sequence[int]) -> Case:
 
 def _of_size(receiver: Receiver, size: int) -> list[Contender]:
     spilled = ov.spill_tensor_to_disk(torch.ones(size, dtype=torch.uint8), required=True)
-    shared: list[torch.Tensor] = []
     label = format_bytes(size)
 
-    def fresh() -> Watched:
-        shared.clear()
-        return Watched(torch.ones(size, dtype=torch.uint8))
-
-    def first_send(watched: Watched) -> Watched:
+    def send(watched: Watched) -> Watched:
         receiver.send(watched.tensor)
         return watched
 
-    def first_sent(watched: Watched | None) -> Figures:
+    def grown(watched: Watched | None) -> Figures:
         return {} if watched is None else {_GROWTH: watched.growth()}
 
-    def already_shared() -> torch.Tensor:
+    def fresh() -> Watched:
+        return Watched(torch.ones(size, dtype=torch.uint8))
+
+    def already_shared() -> Watched:
         tensor = torch.ones(size, dtype=torch.uint8)
         tensor.untyped_storage().share_memory_()
-        return tensor
+        return Watched(tensor)
+
+    def ours_grown(watched: Watched | None) -> Figures:
+        return {_PAYLOAD: len(ForkingPickler.dumps(spilled)), **grown(watched)}
 
     return [
         Contender(
             name=_ours(size),
             before=lambda: Watched(spilled),
-            act=first_send,
-            after=lambda watched: (
-                {} if watched is None else {**_payload(spilled), _GROWTH: watched.growth()}
-            ),
+            act=send,
+            after=ours_grown,
             repeats=_SHORT_REPEATS,
         ),
-        Contender(
-            name=f"torch, first send, {label}", before=fresh, act=first_send, after=first_sent
-        ),
+        Contender(name=f"torch, first send, {label}", before=fresh, act=send, after=grown),
         Contender(
             name=f"torch, second send, {label}",
             before=already_shared,
-            act=receiver.send,
+            act=send,
             repeats=_SHORT_REPEATS,
         ),
     ]
@@ -157,10 +154,6 @@ class Watched:
 
 def _ours(size: int) -> str:
     return f"overspill, {format_bytes(size)}"
-
-
-def _payload(tensor: torch.Tensor | None) -> dict[str, float]:
-    return {_PAYLOAD: len(ForkingPickler.dumps(tensor))}
 
 
 def _shm_bytes() -> int:

@@ -4,7 +4,7 @@ import errno
 import fcntl
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,18 +56,25 @@ def write(fd: int, data: np.ndarray, chunk_bytes: int = 1 << 16) -> None:
     write_past_cache(in_chunks(data, chunk_bytes), fd, path="file")
 
 
+def write_lasting(fd: int, data: np.ndarray, chunk_bytes: int = 1 << 30) -> None:
+    reserve_blocks(fd, len(data), path="file")
+    pieces = [data[at : at + chunk_bytes].data for at in range(0, len(data), chunk_bytes)]
+    write_past_cache(pieces, fd, path="file", lasting=True)
+
+
 def held(fd: int) -> np.ndarray:
     nbytes = os.fstat(fd).st_size
     return np.frombuffer(os.pread(fd, nbytes, 0), dtype=np.uint8)
 
 
-@pytest.mark.parametrize("chunk_bytes", [1 << 16, 3 * SMALL_BUFFER, 10_007])
+@pytest.mark.parametrize("writing", [write, write_lasting])
+@pytest.mark.parametrize("chunk_bytes", [1 << 16, 3 * SMALL_BUFFER, 1 << 20, 10_007])
 @pytest.mark.parametrize("nbytes", SIZES)
 def test_every_byte_in_its_place_and_no_byte_more(
-    nbytes: int, chunk_bytes: int, opened: int
+    nbytes: int, chunk_bytes: int, writing: Callable[..., None], opened: int
 ) -> None:
     data = random_bytes(nbytes)
-    write(opened, data, chunk_bytes)
+    writing(opened, data, chunk_bytes)
     assert np.array_equal(held(opened), data)
 
 
@@ -91,10 +98,11 @@ def test_several_writes_are_in_flight(opened: int, monkeypatch: pytest.MonkeyPat
     assert np.array_equal(held(opened), data)
 
 
+@pytest.mark.parametrize("writing", [write, write_lasting])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
 @pytest.mark.parametrize("at", [1, 3, 9])
 def test_a_write_that_fails_is_raised_once_all_are_done(
-    at: int, number: int, opened: int, monkeypatch: pytest.MonkeyPatch
+    at: int, number: int, writing: Callable[..., None], opened: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pwrite = os.pwrite
 
@@ -105,7 +113,7 @@ def test_a_write_that_fails_is_raised_once_all_are_done(
 
     monkeypatch.setattr(os, "pwrite", failing)
     with pytest.raises(DiskRefusedError) as caught:
-        write(opened, random_bytes(9 * SMALL_BUFFER))
+        writing(opened, random_bytes(9 * SMALL_BUFFER))
     assert caught.value.errno == number and caught.value.remedy
     assert caught.value.needed_bytes == SMALL_BUFFER
 
@@ -143,9 +151,10 @@ def test_without_direct_writes_it_goes_through_the_cache(
     assert np.array_equal(held(opened), data)
 
 
+@pytest.mark.parametrize("writing", [write, write_lasting])
 @pytest.mark.parametrize("threads", [0, 1, 3])
 def test_without_threads_this_one_writes(
-    threads: int, opened: int, monkeypatch: pytest.MonkeyPatch
+    threads: int, writing: Callable[..., None], opened: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start = threading.Thread.start
     started: list[threading.Thread] = []
@@ -158,7 +167,7 @@ def test_without_threads_this_one_writes(
 
     monkeypatch.setattr(threading.Thread, "start", limited)
     data = random_bytes(9 * SMALL_BUFFER + 5)
-    write(opened, data)
+    writing(opened, data)
     assert len(started) <= threads
     assert np.array_equal(held(opened), data)
 

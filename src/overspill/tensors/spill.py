@@ -35,7 +35,7 @@ from overspill.storage.direct_write import BUFFERED_BYTES, write_past_cache
 from overspill.storage.spill_files import SpillFile
 from overspill.storage.workspace import adopt_run_of, join_run
 from overspill.tensors.backing import cpu_storage, file_behind
-from overspill.tensors.chunks import byte_chunks
+from overspill.tensors.chunks import byte_chunks, contiguous_bytes
 from overspill.tensors.dtypes import is_mappable
 from overspill.tensors.layouts import tensor_over
 from overspill.tensors.lifetime import note_spill_file
@@ -308,7 +308,9 @@ def _measured_memory() -> int | None:
 
 def _write(tensor: torch.Tensor, file: SpillFile) -> None:
     if file.nbytes > BUFFERED_BYTES:
-        write_past_cache(byte_chunks(tensor), file.fd, path=file.path)
+        whole = contiguous_bytes(tensor)
+        chunks = byte_chunks(tensor) if whole is None else [whole]
+        write_past_cache(chunks, file.fd, path=file.path, lasting=whole is not None)
         return
     done = 0
     for chunk in byte_chunks(tensor):
