@@ -5,15 +5,6 @@ import pytest
 
 from overspill.kernels.translate import rank_ids
 
-
-def rank(raw: np.ndarray, ids: np.ndarray, shift: int) -> tuple[int, np.ndarray]:
-    lowest, reach = int(ids[0]), int(ids[-1]) - int(ids[0])
-    starts = [lowest + (k << shift) for k in range((reach >> shift) + 1)]
-    spans = np.append(np.searchsorted(ids, np.array(starts)), len(ids))
-    ranks = np.full(len(raw), -1)
-    return rank_ids(raw, ids, spans, shift, ranks), ranks
-
-
 CASES = {
     "dense": np.arange(100),
     "sparse": np.unique(np.random.default_rng(5).integers(-(10**6), 10**6, 300)),
@@ -23,21 +14,35 @@ CASES = {
 }
 
 
+def rank(raw: np.ndarray, ids: np.ndarray, block_ids: int) -> tuple[int, np.ndarray]:
+    order = np.argsort(raw)
+    blocks = np.searchsorted(ids[::block_ids], raw[order], "right") - 1
+    ranks = np.full(len(raw), -1)
+    return rank_ids(raw, order, blocks, ids, block_ids, ranks), ranks
+
+
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("bits", [0, 3, 8])
-def test_ranks_equal_searchsorted(name: str, bits: int) -> None:
+@pytest.mark.parametrize("block_ids", [1, 7, 512])
+def test_ranks_equal_searchsorted(name: str, block_ids: int) -> None:
     ids = CASES[name]
-    reach = int(ids[-1]) - int(ids[0])
-    shift = max(0, reach.bit_length() - bits)
-    if shift == 64:  # one span: the kernel shifts by 63 at most
-        shift = 63
     raw = np.random.default_rng(6).choice(ids, 500)
-    taken, ranks = rank(raw, ids, shift)
+    taken, ranks = rank(raw, ids, block_ids)
     assert taken == 500 and np.array_equal(ranks, np.searchsorted(ids, raw))
 
 
 @pytest.mark.parametrize("stranger", [-1, 5, 11, 2**63 - 1, -(2**63)])
-def test_it_stops_at_an_unknown_id(stranger: int) -> None:
+@pytest.mark.parametrize("block_ids", [1, 2, 512])
+def test_it_stops_at_an_unknown_id(stranger: int, block_ids: int) -> None:
     ids = np.array([0, 2, 4, 6, 10])
-    taken, ranks = rank(np.array([4, stranger, 0]), ids, 1)
-    assert taken == 1 and ranks[0] == 2
+    raw = np.array([4, stranger, 0])
+    taken, ranks = rank(raw, ids, block_ids)
+    assert taken == sorted(raw.tolist()).index(stranger)
+    assert ranks[1] == -1
+
+
+def test_only_the_places_asked_for_are_filled() -> None:
+    ids = np.arange(0, 2000, 2)
+    raw, order = np.array([8, 1600, 10, 4]), np.array([3, 1])
+    ranks = np.full(4, -1)
+    assert rank_ids(raw, order, raw[order] // 1024, ids, 512, ranks) == 2
+    assert ranks.tolist() == [-1, 800, -1, 2]

@@ -139,7 +139,7 @@ class _Build:
         record = store_distinct_ids(self._all_ids(), self._directory, path=path, plan=self._plan)
         self._inputs.require_nodes(record.shape[0], "the distinct ids of the edges")
         self._nodes = record.shape[0]
-        self._translator = IdTranslator.open(self._directory.path / path, record)
+        self._translator = IdTranslator(self._directory.path / path, record)
         return record
 
     def _all_ids(self) -> Iterator[npt.NDArray[np.int64]]:
@@ -178,8 +178,8 @@ class _Build:
         for reader, chunk, done in self._inputs.chunks(self._plan.chunk_edges):
             sources, targets = chunk.sources, chunk.targets
             if self._translator is not None:
-                sources = self._translator.translate(sources)
-                targets = self._translator.translate(targets)
+                both = self._translator.translate(np.concatenate([sources, targets]))
+                sources, targets = both[: len(sources)], both[len(sources) :]
             taken = partitioner.add(sources, targets)
             if taken < len(sources):
                 raise out_of_range(reader, chunk, taken, self._nodes)

@@ -1,15 +1,15 @@
 """Make any int64 ids dense: sort the distinct ones out of core, then translate by rank.
 
-Bottleneck: sorting two ids an edge, then one or two cache misses a lookup. The sorted ids become
-an array file of the dataset (dense -> raw) and are looked up through a private, read-only mapping
-of it: page cache, not anonymous memory, however many ids there are. Limits: once the ids outgrow
-the page cache, lookups go at the device's speed for random reads.
+Bottleneck: sorting two ids an edge, twice. The sorted ids become an array file of the dataset
+(dense -> raw) and are looked up through a private, read-only mapping of it: page cache, not
+anonymous memory, however many ids there are. An index of at most 2**18 blocks leads each lookup to
+its block, a page as long as there are fewer than 134 million ids. Limits: once the ids outgrow the
+page cache, each chunk of edges reads again the pages that its ids lie on, at the device's speed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +20,16 @@ from overspill.build.plan import BuildPlan
 from overspill.build.runs import RunCollector, SortedRuns
 from overspill.errors import FormatError
 from overspill.kernels.translate import rank_ids
+from overspill.linux.fetch import PAGE_BYTES, PageFetcher
+from overspill.linux.pages import advise, resident_pages
 from overspill.storage.arrays import ArrayWriter, map_array
 from overspill.storage.records import FileRecord
 
 Ids = npt.NDArray[np.int64]
-_SPANS = 1 << 18
+_MOST_BLOCKS = 1 << 18
+_IDS_A_PAGE = PAGE_BYTES // 8
+_WINDOW_PAGES = 4096
+_PROBES = 64
 
 
 def store_distinct_ids(
@@ -68,35 +73,71 @@ def _write(
     return writer.result
 
 
-@dataclass(frozen=True)
 class IdTranslator:
-    """Raw ids to ranks, over the mapped file of the sorted ids.
+    """Raw ids to ranks, over the mapped file of the sorted ids. One thread at a time.
 
-    Attributes:
-        ids: The mapped ids.
-        spans: See `overspill.kernels.translate.rank_ids`.
-        shift: Width of a span, as a power of two.
+    Takes 2 MiB whatever the number of ids, and reads them once, in order.
+
+    Args:
+        path: The array file that `store_distinct_ids` wrote.
+        record: What it returned.
     """
 
-    ids: Ids
-    spans: Ids
-    shift: int
-
-    @classmethod
-    def open(cls, path: Path, record: FileRecord) -> IdTranslator:
-        """Map the ids and index them; takes 2 MiB whatever their number."""
-        _, ids = map_array(path, record)
-        if len(ids) == 0:
-            return cls(ids, np.zeros(1, np.int64), 0)
-        lowest, reach = int(ids[0]), int(ids[-1]) - int(ids[0])
-        shift = max(0, reach.bit_length() - _SPANS.bit_length() + 1)
-        starts = [lowest + (span << shift) for span in range((reach >> shift) + 1)]
-        spans = np.searchsorted(ids, np.array(starts, np.int64))
-        return cls(ids, np.append(spans, len(ids)).astype(np.int64), shift)
+    def __init__(self, path: Path, record: FileRecord) -> None:
+        self._mapping, self._ids = map_array(path, record)
+        self._first_page = (self._mapping.nbytes - self._ids.nbytes) // PAGE_BYTES
+        # Whole pages, so that a block is read as it is asked for.
+        self._block_pages = 1
+        while self._block_pages * _IDS_A_PAGE * _MOST_BLOCKS < len(self._ids):
+            self._block_pages *= 2
+        self._block_ids = self._block_pages * _IDS_A_PAGE
+        self._starts = self._ids[:: self._block_ids].copy()
+        # From here on read-ahead would fetch pages that nobody wants: megabytes a lookup.
+        advise(self._mapping.address, self._mapping.nbytes, "random")
+        self._fetcher = PageFetcher(self._mapping)
 
     def translate(self, raw: Ids) -> Ids:
-        """The dense ids of raw ids, all of which are known."""
+        """The dense ids of raw ids, all of which are known; takes 24 bytes a lookup.
+
+        Looked up in their order: a page is read once, whatever the number of lookups in it. Pages
+        that are absent are asked for one window ahead of the lookups, 16 MiB at a time.
+        """
         ranks = np.empty(len(raw), np.int64)
-        if len(raw) and rank_ids(raw, self.ids, self.spans, self.shift, ranks) < len(raw):
-            raise FormatError("an id appeared that the first reading of the edges did not show")
+        if not len(raw):
+            return ranks
+        order = np.argsort(raw)
+        size = max(1, _WINDOW_PAGES // self._block_pages)
+        absent = self._likely_absent(raw[order[:: max(1, len(order) // _PROBES)]])
+        ahead = self._ask(raw, order[:size], absent=absent)
+        for start in range(0, len(order), size):
+            blocks, places = ahead, order[start : start + size]
+            ahead = self._ask(raw, order[start + size : start + 2 * size], absent=absent)
+            if rank_ids(raw, places, blocks, self._ids, self._block_ids, ranks) < len(places):
+                raise FormatError("an id appeared that the first reading of the edges did not show")
         return ranks
+
+    def _ask(self, raw: Ids, places: Ids, *, absent: bool) -> Ids:
+        """The blocks in which some ids stand, in their order; their pages are asked for."""
+        blocks = self._blocks_of(raw[places])
+        if absent and len(places) and blocks[0] >= 0:
+            wanted = blocks[np.flatnonzero(np.diff(blocks, prepend=-1))]
+            # Neighbours are asked for together: fewer, larger reads.
+            cuts = np.flatnonzero(np.diff(wanted) != 1) + 1
+            firsts, lasts = wanted[np.r_[0, cuts]], wanted[np.r_[cuts, len(wanted)] - 1] + 1
+            pages = self._pages_of(np.stack([firsts, lasts]))
+            self._fetcher.request(pages[0], pages[1] - pages[0])
+        return blocks
+
+    def _likely_absent(self, some: Ids) -> bool:
+        for page in self._pages_of(np.clip(self._blocks_of(some), 0, None)).tolist():
+            if not resident_pages(self._mapping.address + page * PAGE_BYTES, 1)[0]:
+                return True
+        return False
+
+    def _blocks_of(self, some: Ids) -> Ids:
+        return np.searchsorted(self._starts, some, side="right") - 1
+
+    def _pages_of(self, blocks: Ids) -> Ids:
+        """Where blocks begin; the end of the file for the block after the last."""
+        pages = self._first_page + blocks * self._block_pages
+        return np.minimum(pages, -(-self._mapping.nbytes // PAGE_BYTES))

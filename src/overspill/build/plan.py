@@ -55,7 +55,8 @@ class BuildPlan:
         """Bytes of all buffers of the greediest phase."""
         chunks = 3 * 2 * 16 * self.chunk_edges  # sources and targets, raw and as int64
         pool = (self.ranges + self.spare_blocks) * self.block_bytes
-        partition = chunks + pool
+        translation = 2 * 24 * self.chunk_edges  # both columns, their order and their ranks
+        partition = chunks + translation + pool
         # Three buckets of 8-byte pairs, two outputs of 4-byte ids; wide ids halve the edges. A
         # second level of partitioning runs beside them, with an eighth of the ranges.
         bucket = 3 * 8 * self.bucket_edges + 2 * 4 * self.bucket_edges + 3 * 8 * self.bucket_rows

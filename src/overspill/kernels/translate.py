@@ -1,9 +1,8 @@
 """Translate raw ids into their ranks among sorted distinct ids.
 
-Bottleneck: cache misses. Algorithm: an index of equally wide spans of the raw values narrows the
-search to the ids of one span, then a binary search; on evenly spread ids that is one or two misses
-a lookup where a plain binary search has twenty. Limits: ids so clustered that they share one span
-fall back to the plain binary search's speed.
+Bottleneck: cache misses, and where the ids lie in a file, its pages. Algorithm: lookups come in
+order of the raw ids and with the block in which each would stand; a binary search within that block
+touches nothing outside it, and neighbouring lookups share its cache lines.
 """
 
 from __future__ import annotations
@@ -17,35 +16,33 @@ Ids = npt.NDArray[np.int64]
 
 
 @kernel
-def rank_ids(raw: Ids, ids: Ids, spans: Ids, shift: int, ranks: Ids) -> int:
-    """Find each raw id's position in the sorted ids.
+def rank_ids(raw: Ids, order: Ids, blocks: Ids, ids: Ids, block_ids: int, ranks: Ids) -> int:
+    """Find the positions of some raw ids among the sorted ids.
 
     Args:
         raw: (n,) ids to look up.
-        ids: Sorted, distinct, at least one; may be a mapping.
-        spans: ``spans[k]`` is the first position whose id is at least ``ids[0] + (k << shift)``;
-            one more entry than spans.
-        shift: Width of a span, as a power of two.
-        ranks: (n,) filled with positions.
+        order: (m,) which of them, best in their order.
+        blocks: (m,) for each of those, the block of the ids in which it would stand; -1 before all.
+        ids: Sorted, distinct; may be a mapping.
+        block_ids: Ids in a block; the last may hold fewer.
+        ranks: (n,) filled with positions at the places `order` names.
 
     Returns:
-        The first position of `raw` that is not among the ids, or n.
+        How many were found before one that is not among the ids, or m.
     """
-    # Differences of int64 values need all 64 bits, so they are taken without a sign.
-    lowest = np.uint64(ids[0])
-    for at in range(raw.shape[0]):
-        value = raw[at]
-        if value < ids[0] or value > ids[-1]:
+    for at in range(order.shape[0]):
+        if blocks[at] < 0:
             return at
-        span = np.int64((np.uint64(value) - lowest) >> np.uint64(shift))
-        low, high = spans[span], spans[span + 1]
+        value = raw[order[at]]
+        low = blocks[at] * block_ids
+        high = end = min(low + block_ids, ids.shape[0])
         while low < high:
             middle = (low + high) // 2
             if ids[middle] < value:
                 low = middle + 1
             else:
                 high = middle
-        if low == ids.shape[0] or ids[low] != value:
+        if low == end or ids[low] != value:
             return at
-        ranks[at] = low
-    return len(raw)
+        ranks[order[at]] = low
+    return len(order)
