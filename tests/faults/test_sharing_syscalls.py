@@ -14,7 +14,7 @@ import torch
 from test_syscalls import Failing, is_spill, named
 
 import overspill as ov
-from overspill.errors import DiskRefusedError, MappingError, NoRoomError
+from overspill.errors import DiskRefusedError, MappingError, NoRoomError, UnavailableError
 from overspill.linux import libc
 from overspill.storage.leases import reclaim_dead_runs
 from overspill.storage.workspace import leave_runs
@@ -235,3 +235,80 @@ def test_releasing_by_path_fails_at_each_step_and_says_which(
     assert failing.failed and not result
     assert result.failed_step == step and result.reason
     path.unlink()
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("at", [1, 2])
+def test_values_that_shared_memory_refuses_leave_no_file(
+    number: int, at: int, nothing_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first is spilled; one of the other two cannot be shared."""
+    held = {"large": torch.ones(COUNT), "a": torch.ones(99), "b": torch.ones(99)}
+    with ov.settings(min_bytes=1000), monkeypatch.context() as patch:
+        failing = Failing(libc.call, number, at=at + 1, counts=named("fallocate"))
+        patch.setattr(libc, "call", failing)
+        with pytest.raises(NoRoomError) as caught:
+            ov.share_memory_for_ipc(held)
+    assert failing.failed and caught.value.errno == number
+    assert not any(tensor.is_shared() for tensor in held.values())
+
+
+@pytest.mark.parametrize("at", range(1, 5))
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOMEM, errno.EIO])
+def test_concatenating_fails_and_no_row_is_lost(
+    number: int, at: int, nothing_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chunks = [(torch.arange(start, start + 5000), torch.ones(5000)) for start in (0, 5000)]
+    with ov.settings(spill_dir=None), monkeypatch.context() as patch:
+        failing = Failing(libc.call, number, at=at, counts=named("fallocate"))
+        patch.setattr(libc, "call", failing)
+        with pytest.raises(NoRoomError) as caught:
+            ov.concatenate_chunks(chunks)
+        assert failing.failed and caught.value.errno == number
+    assert torch.equal(
+        torch.cat([chunk[0] for chunk in chunks]).sort().values, torch.arange(10_000)
+    )
+    assert sum(float(chunk[1].sum()) for chunk in chunks) == 10_000
+    chunks.clear()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EOPNOTSUPP, errno.ENOENT])
+def test_without_a_segment_of_ones_own_torchs_serves(
+    number: int, nothing_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_segment(path: Any, *_rest: Any, **_options: Any) -> bool:
+        return str(path) == SHARED_MEMORY
+
+    monkeypatch.setattr(share_in_place, "PIECE_BYTES", COUNT)
+    tensor = torch.arange(COUNT, dtype=torch.float32)
+    with monkeypatch.context() as patch:
+        failing = Failing(os.open, number, counts=is_segment)
+        patch.setattr(os, "open", failing)
+        ov.share_memory(tensor)
+    assert failing.failed and tensor.is_shared()
+    assert torch.equal(tensor, torch.arange(COUNT, dtype=torch.float32))
+    del tensor
+
+
+@pytest.mark.parametrize("number", [errno.ENOMEM, errno.EAGAIN, errno.EINVAL])
+def test_residency_that_the_kernel_does_not_tell_is_an_error(
+    number: int, nothing_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensor = ov.spill_tensor_to_disk(torch.ones(9), required=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(libc, "call", Failing(libc.call, number, counts=named("mincore")))
+        with pytest.raises(MappingError, match="mincore") as caught:
+            ov.residency(tensor)
+    assert caught.value.errno == number
+    ov.discard(tensor)
+    del tensor
+
+
+def test_a_report_without_proc_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_arguments: Any, **_options: Any) -> str:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", refuses)
+        with pytest.raises(UnavailableError):
+            ov.memory_report()

@@ -13,6 +13,7 @@ import torch.multiprocessing as mp
 from test_pickling import METHODS, WAIT_S, close
 
 import overspill as ov
+from overspill.errors import StaleFileError
 from overspill.settings import child_environment
 from overspill.storage.leases import reclaim_dead_runs
 from spilling import spill_files
@@ -95,3 +96,47 @@ def test_two_runs_on_one_spill_directory_both_finish(tmp_path: Path) -> None:
             run.communicate()
     assert len(reclaim_dead_runs(place)) == 2
     assert list(place.iterdir()) == []
+
+
+def discarding(queue: object, answers: object) -> None:
+    """Discard what came, and say what became of it."""
+    (tensor,) = queue.get()  # type: ignore[attr-defined]
+    answers.put((ov.discard(tensor), int(tensor.sum()), ov.discard(tensor)))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_consumer_may_discard_what_it_received(method: str, spill_dir: Path) -> None:
+    spilled = ov.spill_tensor_to_disk(torch.arange(100), required=True)
+    context = mp.get_context(method)
+    queue, answers = context.Queue(), context.Queue()
+    child = context.Process(target=discarding, args=(queue, answers))
+    child.start()
+    queue.put([spilled])
+    assert answers.get(timeout=WAIT_S) == (True, 4950, False)
+    child.join(WAIT_S)
+    child.close()
+    close(queue, answers)
+    assert spill_files(spill_dir) == []
+    assert int(spilled.sum()) == 4950  # still mapped here
+    assert not ov.discard(spilled)
+    with pytest.raises(StaleFileError, match="No such file"):
+        ov.handle(spilled).open()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("random_access", [False, True])
+def test_what_is_preshared_crosses_without_a_copy(
+    method: str, random_access: bool, spill_dir: Path
+) -> None:
+    tensor = ov.allocate_preshared(1000, torch.int64, random_access=random_access).zero_()
+    assert ov.is_disk_backed(tensor) is not random_access
+    context = mp.get_context(method)
+    queue, done = context.Queue(), context.Queue()
+    child = context.Process(target=receivers.write_first, args=(queue, done))
+    child.start()
+    queue.put([tensor])
+    done.get(timeout=WAIT_S)
+    child.join(WAIT_S)
+    child.close()
+    close(queue, done)
+    assert int(tensor[0]) == 77

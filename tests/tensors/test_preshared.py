@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ import torch
 
 import overspill as ov
 from overspill.errors import InputError, NoRoomError, UnavailableError, UnsupportedTensorError
+from overspill.linux import libc
 from overspill.tensors import preshared, rooms
 from overspill.tensors.dtypes import MAPPABLE_DTYPES
 from overspill.tensors.shared_memory import SHARED_MEMORY
@@ -99,8 +102,6 @@ def test_off_large_tensors_go_to_shared_memory(
 
 
 def test_shared_memory_is_wholly_reserved(strategy: str, shared_only: None) -> None:
-    import os
-
     free = os.statvfs(SHARED_MEMORY).f_bavail
     tensor = ov.allocate_preshared(1 << 22, torch.uint8)
     assert free - os.statvfs(SHARED_MEMORY).f_bavail >= (1 << 22) // 4096
@@ -240,3 +241,38 @@ class TestRooms:
         found = rooms.measured_rooms()
         assert found.disk_bytes is not None and found.disk_bytes > 0
         assert not spill_dir.exists()
+
+    def test_elsewhere_than_on_linux_there_is_no_disk(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(libc, "SUPPORTED", False)
+        with ov.settings(spill_dir=tmp_path, min_bytes=1):
+            plan = ov.plan_placement(10, torch.uint8)
+        assert plan.home == "shm" and "64-bit Linux" in plan.reason
+
+
+def test_threads_may_allocate_and_discard_at_once(spill_dir: Path) -> None:
+    wrong: list[object] = []
+
+    def work(number: int) -> None:
+        try:
+            for _ in range(10):
+                with ov.spill_scope():
+                    held = [
+                        ov.allocate_preshared(5000, torch.int16, random_access=bool(step % 2))
+                        for step in range(4)
+                    ]
+                    for tensor in held:
+                        tensor.fill_(number)
+                    ov.discard(held[0])
+                    wrong.extend(one for one in held if one.unique().tolist() != [number])
+        except BaseException as error:
+            wrong.append(error)
+            raise
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == [] and spill_files(spill_dir) == []

@@ -181,6 +181,31 @@ class TestByPieces:
         (tensor * 2).sum().backward()
         assert tensor.grad is not None
 
+    def test_a_pending_backward_pass_goes_on(self, small_pieces: None) -> None:
+        weight = torch.arange(10_000.0, requires_grad=True)
+        constant = torch.arange(10_000.0)
+        loss = (weight * weight * constant).sum()
+        assert moves_by_pieces(weight) and moves_by_pieces(constant)
+        ov.share_memory({"weight": weight, "constant": constant})
+        assert weight.is_shared() and constant.is_shared()
+        loss.backward()
+        assert torch.equal(weight.grad, 2 * weight.detach() * constant)
+        weight.grad = None
+        (weight * 3).sum().backward()
+        assert weight.grad.unique().tolist() == [3]
+
+    def test_parameters_of_a_model_move_and_train_on(self, small_pieces: None) -> None:
+        model = torch.nn.Linear(100, 100, bias=False)
+        before = model.weight.detach().clone()
+        assert moves_by_pieces(model.weight)
+        ov.share_memory(dict(model.named_parameters()))
+        assert isinstance(model.weight, torch.nn.Parameter) and model.weight.is_shared()
+        assert torch.equal(model.weight.detach(), before)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        model(torch.ones(1, 100)).sum().backward()
+        optimizer.step()
+        assert torch.allclose(model.weight.detach(), before - 1) and model.weight.is_shared()
+
     def test_only_what_is_alone_moves_so(self, small_pieces: None) -> None:
         alone = torch.arange(10_000)
         assert moves_by_pieces(alone)
@@ -193,7 +218,8 @@ class TestByPieces:
         del storage
         array = np.arange(10_000)
         assert not moves_by_pieces(torch.from_numpy(array))
-        assert not moves_by_pieces(torch.nn.Parameter(torch.ones(10_000)))
+        held = torch.ones(10_000)
+        assert not moves_by_pieces(torch.nn.Parameter(held))
         assert not moves_by_pieces(torch.ones(10_000, requires_grad=True) * 2)
         assert not moves_by_pieces(torch.ones(1000))
 

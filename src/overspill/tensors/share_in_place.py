@@ -28,9 +28,9 @@ PIECE_BYTES = 64 << 20
 
 def moves_by_pieces(tensor: torch.Tensor) -> bool:
     """Whether a tensor in memory can move without being held twice."""
-    if type(tensor) is not torch.Tensor or shares_by_name():
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or shares_by_name():
         return False
-    if tensor.requires_grad and not tensor.is_leaf:
+    if tensor.is_conj() or tensor.is_neg() or (tensor.requires_grad and not tensor.is_leaf):
         return False
     if tensor.untyped_storage().nbytes() <= PIECE_BYTES or tensor.is_pinned():
         return False
@@ -49,13 +49,14 @@ def share_in_place(tensor: torch.Tensor) -> None:
         return
     with segment:
         _move(tensor.untyped_storage(), segment)
-        with torch.no_grad():
-            tensor.set_(
-                segment.storage,
-                tensor.storage_offset(),
-                tensor.shape,
-                tensor.stride(),
-            )
+        # Not set_(), which counts as a write: a pending backward pass would refuse the tensor.
+        tensor.data = tensor_over(
+            segment.storage,
+            tensor.dtype,
+            tensor.shape,
+            stride=tensor.stride(),
+            offset=int(tensor.storage_offset()),
+        )
 
 
 def leave_spill_files_alone() -> None:

@@ -66,7 +66,8 @@ def share_memory(entity: Shareable[Key]) -> None:
         entity: A tensor, a partition book, a mapping of either, or None, which is nothing.
 
     Raises:
-        NoRoomError: /dev/shm or memory cannot hold what would move; nothing has moved.
+        NoRoomError: /dev/shm or memory cannot hold what would move; nothing has moved. If room
+            vanished in the middle, each tensor is whole, in shared memory or where it was.
         UnsupportedTensorError: Something that cannot be shared: a sparse or nested tensor, or what
             is neither tensor nor book.
     """
@@ -86,8 +87,8 @@ def share_memory_for_ipc(
 
     Returns:
         A new dict in the same order. Values at or above the spill threshold are tensors over files
-        (none while spilling is off), smaller ones copies in shared memory; what is empty, shared
-        or disk-backed already, and None, is passed on.
+        (none while spilling is off), smaller ones copies in shared memory, detached either way;
+        what is empty, shared or disk-backed already, and None, is passed on.
 
     Raises:
         NoRoomError: /dev/shm or memory cannot hold the copies; no file is left.
