@@ -222,3 +222,9 @@ def test_seeds_outside_the_graph_are_refused_by_the_sampler_itself(
     with pytest.raises(InputError, match=f"the first is {wrong} at position 1"):
         sampler.sample(np.array([5, wrong]), key=KEY)
     assert nodes_of(sampler.sample(np.array([5]), key=KEY))[0] == 5
+
+
+def test_a_huge_fan_out_takes_what_there_is_and_no_more_memory(tmp_path: Path) -> None:
+    graph = random_graph(tmp_path)
+    sampled = open_dataset(tmp_path).sampler([2**31 - 1]).sample(np.arange(20), key=KEY)
+    assert_full(graph, sampled, list(range(20)))

@@ -5,6 +5,7 @@ import logging
 import os
 import pickle
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from confined import PythonResult, make_cold
 from overspill.errors import InputError, NoRoomError, SettingsError, StaleFileError
 from overspill.graph.dataset import open_dataset
 from overspill.linux.cache import cached_bytes
+from overspill.linux.processes import process_memory
 from overspill.pyg import NeighborLoader
 from overspill.settings import settings
 from small_graphs import SmallGraph, compress, full_neighborhood, random_graph, write_graph
@@ -229,9 +231,11 @@ def test_prefetch_is_lowered_with_one_warning(
 def test_no_room_is_told_before_workers_start(tmp_path: Path) -> None:
     random_graph(tmp_path)
     ds = open_dataset(tmp_path)
-    with pytest.raises(NoRoomError, match="num_workers=0"):
-        NeighborLoader(ds, [3], num_workers=2, memory_limit="64MiB")
-    with settings(memory_limit_bytes="64MiB"), pytest.raises(NoRoomError, match="batch_size"):
+    # Room for the batches, an eighth kept free, and none for two more processes.
+    limit = (process_memory().anon_bytes + (64 << 20)) * 8 // 7
+    with pytest.raises(NoRoomError, match="batch_size.*num_workers=0"):
+        NeighborLoader(ds, [3], num_workers=2, memory_limit=limit)
+    with settings(memory_limit_bytes="64MiB"), pytest.raises(NoRoomError, match="a limit of"):
         NeighborLoader(ds, [3])
     with pytest.raises(SettingsError, match="memory_limit='lots'"):
         NeighborLoader(ds, [3], memory_limit="lots")
@@ -344,3 +348,65 @@ def test_a_list_of_seeds_that_is_overwritten_later_is_an_error_not_a_crash(tmp_p
     ids[25] = 10**9
     with pytest.raises(InputError, match="1000000000"):
         list(loader)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"dataset": "ds"}, "wants an opened dataset, not str.*open_dataset"),
+        ({"dataset": Data()}, "wants an opened dataset, not Data"),
+        ({"num_workers": "2"}, "num_workers='2' is not a number of processes"),
+        ({"num_workers": -1}, "num_workers=-1"),
+        ({"transform": 3}, "transform=3 cannot be called"),
+        ({"prefetch_factor": 0, "num_workers": 1}, "prefetch_factor=0"),
+        ({"disjoint": True}, "no argument 'disjoint'"),
+        ({"subgraph_type": "induced"}, "no argument 'subgraph_type'"),
+        ({"input_nodes": "paper"}, "one only.*pass the ids alone"),
+        ({"input_nodes": ("paper", torch.arange(3))}, "pass the ids alone"),
+        ({"input_nodes": [1.7]}, "whole numbers, not float64"),
+        ({"input_nodes": [[1], [2, 3]]}, "ids cannot be read"),
+        ({"input_nodes": [True, False]}, r"mask of input nodes has shape \(2,\) for 400 nodes"),
+        ({"input_nodes": np.zeros(3, bool)}, r"mask of input nodes has shape \(3,\)"),
+    ],
+)
+def test_habits_from_elsewhere_are_answered(
+    tmp_path: Path, arguments: dict[str, Any], told: str
+) -> None:
+    random_graph(tmp_path)
+    options = {"dataset": open_dataset(tmp_path), "num_neighbors": [2], **arguments}
+    with pytest.raises(InputError, match=told):
+        NeighborLoader(**options)
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, np.array, list])
+def test_masks_of_any_kind_are_masks(tmp_path: Path, kind: Callable[..., Any]) -> None:
+    random_graph(tmp_path)
+    mask = [node in (3, 7) for node in range(400)]
+    (batch,) = NeighborLoader(open_dataset(tmp_path), [0], batch_size=9, input_nodes=kind(mask))
+    assert batch.n_id.tolist() == batch.input_id.tolist() == [3, 7]
+
+
+def test_threads_share_a_loader_without_workers(tmp_path: Path) -> None:
+    random_graph(tmp_path)
+    loader = NeighborLoader(open_dataset(tmp_path), [6, 6], batch_size=40, seed=1)
+    expected = [batch.n_id.tolist() for batch in loader]
+
+    def collect(_: int) -> list[list[int]]:
+        found = []
+        for _ in range(20):
+            loader.set_epoch(0)
+            batches = [batch.n_id for batch in loader]
+            assert all(nodes.unique().numel() == nodes.numel() for nodes in batches)
+            found.append(batches[0][:40].tolist())
+        return found
+
+    with ThreadPoolExecutor(3) as threads:
+        for found in threads.map(collect, range(3)):
+            assert all(seeds == expected[0][:40] for seeds in found)
+
+
+def test_a_process_that_outgrew_the_limit_is_told_to_raise_it(tmp_path: Path) -> None:
+    random_graph(tmp_path)
+    with pytest.raises(NoRoomError) as caught:
+        NeighborLoader(open_dataset(tmp_path), [5], memory_limit="10MiB")
+    assert (caught.value.remedy or "").startswith("a limit of ")

@@ -27,7 +27,10 @@ def whole_ids(ids: torch.Tensor | npt.NDArray[Any] | Sequence[int]) -> _Ids:
     Raises:
         InputError: Another number of dimensions, or not whole numbers: a mask is no list of ids.
     """
-    held = ids.detach().cpu().numpy() if isinstance(ids, torch.Tensor) else np.asarray(ids)
+    try:
+        held = ids.detach().cpu().numpy() if isinstance(ids, torch.Tensor) else np.asarray(ids)
+    except (ValueError, TypeError) as error:  # lists of unequal lists, bfloat16
+        raise InputError(f"ids cannot be read: {error}", remedy="pass whole numbers") from error
     if held.size == 0 and not isinstance(ids, torch.Tensor | np.ndarray):
         held = held.astype(np.int64)  # numpy makes floats of an empty list
     if held.ndim != 1 or held.dtype.kind not in "iu":

@@ -126,8 +126,7 @@ class NeighborSampler:
         self._extents = _Buffer(np.int64)
         self._values = _Buffer(self._dtype)
         self._hops = [tuple(_Buffer(np.int64) for _ in range(3)) for _ in self.num_neighbors]
-        slots = 2 * max([SCANNED_PICKS, *self.num_neighbors])
-        self._scratch = np.empty(1 << (slots - 1).bit_length(), dtype=np.int64)
+        self._scratch = np.empty(1, dtype=np.int64)
 
     def check_unchanged(self) -> None:
         """Refuse to go on over topology files that changed (StaleFileError)."""
@@ -179,12 +178,21 @@ class NeighborSampler:
             raise self._damaged(self._indptr, f"the in-edges of node {node}")
         self._check_limit("edges", edges + count)
         rows, columns = buffers[0].array(count), buffers[1].array(count)
-        pick_edges(extents, fan_out, self.replace, stream, self._scratch, (rows, columns))
+        scratch = self._pick_table(fan_out, extents)
+        pick_edges(extents, fan_out, self.replace, stream, scratch, (rows, columns))
         values = self._values.array(count)
         self._indices.take(rows, values)
         fresh = buffers[2].array(min(count, self.num_nodes))
         nodes = self._relabel(values, rows, fresh, found)
         return Hop(rows, columns, nodes)
+
+    def _pick_table(self, fan_out: int, extents: _Ids) -> _Ids:
+        """Scratch for subsets of many picks; none where no destination has so many edges."""
+        if fan_out > SCANNED_PICKS and not self.replace:
+            drawn = bool((extents[:, 1] - extents[:, 0] > fan_out).any())
+            if drawn and self._scratch.size < 2 * fan_out:
+                self._scratch = np.empty(1 << (2 * fan_out - 1).bit_length(), dtype=np.int64)
+        return self._scratch
 
     def _relabel(self, values: npt.NDArray[Any], rows: _Ids, fresh: _Ids, base: int) -> _Ids:
         found = 0

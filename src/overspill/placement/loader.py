@@ -206,15 +206,18 @@ def _reason(demand: LoaderDemand, chosen: LoaderDemand, room: LoaderRoom) -> str
 
 
 def _no_room(least: LoaderDemand, room: LoaderRoom) -> NoRoomError:
-    remedies = ["a smaller batch_size, smaller fan-outs, fewer features"]
-    if least.workers:
-        remedies.append("fewer workers (num_workers=0 needs no /dev/shm)")
     projected = room.base_bytes + least.extra_bytes
+    shrink = ["a smaller batch_size, smaller fan-outs, fewer features"]
+    if least.workers:
+        shrink.append("fewer workers (num_workers=0 needs no /dev/shm)")
     if projected > room.allowed_bytes:
-        remedies.append(f"a limit of {format_bytes(projected + room.reserve_bytes)} or more")
+        raised = f"a limit of {format_bytes(projected + room.reserve_bytes)} or more"
+        # What the process holds already is Python, torch and PyG: no batch is small enough then.
+        hopeless = room.base_bytes + least.sampler_bytes > room.allowed_bytes
+        remedies = [raised] if hopeless else [*shrink, raised]
         what, needed, there = "memory", projected, room.allowed_bytes
     else:
-        remedies.append("a larger /dev/shm (docker run --shm-size), or overspill.spill_batches()")
+        remedies = [*shrink, "a larger /dev/shm (docker run --shm-size)"]
         what, needed, there = "/dev/shm", least.shm_bytes, room.shm_bytes or 0
     return NoRoomError(
         f"the loader does not fit in {what}: batches of up to {least.nodes} nodes and "

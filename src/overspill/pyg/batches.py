@@ -6,6 +6,7 @@ nothing; where batches are spilled, what does not fit there is built in a file i
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,7 +64,8 @@ class BatchRecipe:
 class BatchMaker(MapDataset[Data]):
     """The DataLoader's dataset: a request in, a batch out.
 
-    The sampler and its buffers are made in the process that first asks, and stay there.
+    The sampler and its buffers are made in the process that first asks, and stay there; threads
+    that ask at the same time take turns, since they share the buffers.
 
     Args:
         recipe: How batches are made.
@@ -74,12 +76,13 @@ class BatchMaker(MapDataset[Data]):
         self.recipe = recipe
         self._num_seeds = num_seeds
         self._sampler: NeighborSampler | None = None
+        self._turn = threading.Lock()
 
     def __len__(self) -> int:
         return self._num_seeds
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_sampler": None}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BatchMaker, (self.recipe, self._num_seeds)
 
     def __getitem__(self, request: BatchRequest) -> Data:
         return self.__getitems__(request)
@@ -92,28 +95,36 @@ class BatchMaker(MapDataset[Data]):
             NoRoomError: The batch outgrew the plan, or does not fit in /dev/shm.
         """
         recipe = self.recipe
-        if self._sampler is None:
-            self._sampler = recipe.dataset.sampler(
-                recipe.num_neighbors, replace=recipe.replace, limit=recipe.limit
-            )
-        self._sampler.check_unchanged()
-        key = stream_key(recipe.seed, request.epoch, _BATCH_STREAM, request.index)
-        sampled = self._sampler.sample(request.seeds, key=key)
-        nodes = allocate_in_worker((sum(sampled.nodes_per_hop),), torch.int64)
-        edges = allocate_in_worker((2, sum(sampled.edges_per_hop)), torch.int64)
-        sampled.write_nodes(nodes.numpy())
-        sampled.write_edges(edges.numpy())
+        nodes, edges, sampled = self._sample(request)
         data = Data(edge_index=edges)
         for name in recipe.features:
             data[name] = self._gather(name, nodes)
         data.n_id = nodes
         data.num_nodes = nodes.numel()
-        data.num_sampled_nodes = sampled.nodes_per_hop
-        data.num_sampled_edges = sampled.edges_per_hop
+        data.num_sampled_nodes, data.num_sampled_edges = sampled
         data.input_id = allocate_in_worker((request.seeds.size,), torch.int64)
         data.input_id.copy_(torch.from_numpy(np.asarray(request.input_ids)))
         data.batch_size = request.seeds.size
         return data if recipe.transform is None else recipe.transform(data)
+
+    def _sample(
+        self, request: BatchRequest
+    ) -> tuple[torch.Tensor, torch.Tensor, tuple[list[int], list[int]]]:
+        recipe = self.recipe
+        with self._turn:
+            if self._sampler is None:
+                self._sampler = recipe.dataset.sampler(
+                    recipe.num_neighbors, replace=recipe.replace, limit=recipe.limit
+                )
+            self._sampler.check_unchanged()
+            key = stream_key(recipe.seed, request.epoch, _BATCH_STREAM, request.index)
+            sampled = self._sampler.sample(request.seeds, key=key)
+            counts = sampled.nodes_per_hop, sampled.edges_per_hop
+            nodes = allocate_in_worker((sum(counts[0]),), torch.int64)
+            edges = allocate_in_worker((2, sum(counts[1])), torch.int64)
+            sampled.write_nodes(nodes.numpy())
+            sampled.write_edges(edges.numpy())
+        return nodes, edges, counts
 
     def _gather(self, name: str, nodes: torch.Tensor) -> torch.Tensor:
         dataset = self.recipe.dataset

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import multiprocessing
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 from torch_geometric.data import Data
 
-from overspill.errors import InputError
 from overspill.graph.dataset import Dataset
 from overspill.graph.sampler import SampleLimit, check_fan_outs
 from overspill.graph.warm import warm_kernels
 from overspill.placement.loader import LoaderDemand, LoaderPlan, bound_neighborhood
+from overspill.pyg.arguments import chosen_order, require_dataset, require_known
 from overspill.pyg.batches import BatchMaker, BatchRecipe, Transform, chosen_features
 from overspill.pyg.projection import (
     measure_room,
@@ -27,7 +27,6 @@ from overspill.pyg.projection import (
 )
 from overspill.pyg.seeds import InputNodes, SeedBatches
 
-_OURS = ("dataset", "batch_sampler", "collate_fn")
 _USUAL_PREFETCH = 2
 
 
@@ -53,13 +52,14 @@ class NeighborLoader(DataLoader[Data]):
     by the largest of 4 probed batches and half as much again: a batch that outgrows it, a hub's for
     example, raises `NoRoomError` in mid-epoch instead of being killed. Finite fan-outs are bounded.
 
-    One thread at a time may iterate; several iterators of one loader may be open.
+    Threads may iterate at the same time; without workers they take turns at each batch.
 
     Args:
         dataset: The dataset, of one node type and one edge type.
         num_neighbors: One fan-out a hop; -1 for all neighbours.
         batch_size: Seeds a batch.
-        input_nodes: Seeds: ids, a boolean mask of shape (nodes,), or None for all nodes.
+        input_nodes: Seeds: ids, a boolean mask of shape (nodes,), or None for all nodes; tensors,
+            arrays or lists.
         replace: Draw neighbours with replacement.
         shuffle: Put the seeds in a new random order each epoch.
         num_workers: Worker processes; 0 makes the batches here.
@@ -99,7 +99,9 @@ class NeighborLoader(DataLoader[Data]):
         transform: Transform | None = None,
         **kwargs: Any,
     ) -> None:
-        order = _order(shuffle, kwargs)
+        require_dataset(dataset)
+        require_known(num_workers, transform, kwargs.get("prefetch_factor"), kwargs)
+        order = chosen_order(shuffle, kwargs.pop("sampler", None))
         self.data = dataset
         self.seed = int(torch.empty((), dtype=torch.int64).random_()) if seed is None else int(seed)
         self._epoch = 0
@@ -146,21 +148,6 @@ class NeighborLoader(DataLoader[Data]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
-
-
-def _order(shuffle: bool, kwargs: dict[str, Any]) -> bool | Sampler[int]:
-    for name in _OURS:
-        if name in kwargs:
-            raise InputError(
-                f"NeighborLoader makes its own {name}",
-                remedy="leave it out; order the seeds by input_nodes, shuffle or sampler",
-            )
-    sampler: Sampler[int] | None = kwargs.pop("sampler", None)
-    if sampler is not None and shuffle:
-        raise InputError(
-            "shuffle and sampler exclude each other", remedy="leave one of the two out"
-        )
-    return bool(shuffle) if sampler is None else sampler
 
 
 def _plan(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -89,8 +90,7 @@ def plan_within(
         edges,
         len(measured),
     )
-    fields = {**demand.__dict__, "nodes": nodes, "edges": edges}
-    return plan_loader(LoaderDemand(**fields), room)
+    return plan_loader(replace(demand, nodes=nodes, edges=edges), room)
 
 
 def probe_batches(

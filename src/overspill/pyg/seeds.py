@@ -53,7 +53,7 @@ class InputNodes:
     def __init__(self, dataset: Dataset, nodes: torch.Tensor | Iterable[int] | None) -> None:
         record = dataset.node_record()
         self._nodes: _Ids | None = None
-        self._masked = isinstance(nodes, torch.Tensor) and nodes.dtype == torch.bool
+        self._masked = isinstance(nodes, torch.Tensor | np.ndarray | list) and _is_mask(nodes)
         if nodes is not None:
             self._nodes = _listed(nodes, record.count)
             require_within(self._nodes, record.count, what=f"input nodes of type {record.name!r}")
@@ -142,13 +142,25 @@ class SeedBatches(Sampler[BatchRequest]):
 
 
 def _listed(nodes: torch.Tensor | Iterable[int], count: int) -> _Ids:
-    if isinstance(nodes, torch.Tensor) and nodes.dtype == torch.bool:
-        if tuple(nodes.shape) != (count,):
-            raise InputError(
-                f"the mask of input nodes has shape {tuple(nodes.shape)} for {count} nodes",
-                remedy="give one entry a node",
-            )
-        nodes = nodes.nonzero().view(-1)
-    if not isinstance(nodes, torch.Tensor | np.ndarray):
-        nodes = torch.tensor(list(nodes), dtype=torch.int64)
-    return whole_ids(nodes)
+    named: object = nodes[:1] if isinstance(nodes, tuple) else [nodes]
+    if isinstance(named, list | tuple) and any(isinstance(part, str) for part in named):
+        raise InputError(
+            f"input_nodes={nodes!r} names a node type, and a dataset has one only",
+            remedy="pass the ids alone, or None for all nodes",
+        )
+    held = nodes if isinstance(nodes, torch.Tensor | np.ndarray) else list(nodes)
+    if not _is_mask(held):
+        return whole_ids(held)
+    mask = np.asarray(held)
+    if mask.shape != (count,):
+        raise InputError(
+            f"the mask of input nodes has shape {mask.shape} for {count} nodes",
+            remedy="give one entry a node",
+        )
+    return np.flatnonzero(mask)
+
+
+def _is_mask(nodes: torch.Tensor | npt.NDArray[np.generic] | list[int]) -> bool:
+    if isinstance(nodes, list):
+        return bool(nodes) and isinstance(nodes[0], bool)
+    return nodes.dtype in (torch.bool, np.bool_)
