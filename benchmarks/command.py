@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from benchmarks.harness import MIN_ROUNDS, Case, run_case
@@ -33,17 +34,32 @@ def main(benchmarks: Sequence[Opened], arguments: Sequence[str] | None = None) -
     print(", ".join(f"{name} {value}" for name, value in machine.items()), "\n", flush=True)
     results = []
     try:
-        for opened in benchmarks:
-            with opened(options.dir, options.size) as cases:
-                for case in cases:
-                    results.append(run_case(case, rounds=options.rounds, told=_progress))
-                    print(rendered(results[-1]), flush=True)
+        with _ended_in_order():
+            for opened in benchmarks:
+                with opened(options.dir, options.size) as cases:
+                    for case in cases:
+                        results.append(run_case(case, rounds=options.rounds, told=_progress))
+                        print(rendered(results[-1]), flush=True)
     except OverspillError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if options.json is not None:
         write_json(options.json, machine, results)
     return 0
+
+
+@contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """Turn SIGTERM into an exit that removes what was written, for the span."""
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _progress(line: str) -> None:

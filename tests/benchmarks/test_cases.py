@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,8 +16,9 @@ import pytest
 from benchmarks import __main__ as every
 from benchmarks import command, hand_over, import_time, release, spill
 from benchmarks.direct_write import write_directly
-from benchmarks.harness import Result, figure, run_case
+from benchmarks.harness import Case, Contender, Result, figure, run_case
 from benchmarks.peers import peer
+from benchmarks.place import place_for
 
 SIZE = 1 << 20
 
@@ -118,6 +123,22 @@ def test_the_command_prints_every_table_and_writes_json(
     for title in ("kernel", "## import", "## spill", "## hand-over", "## release"):
         assert title in printed
     assert out.stat().st_size > 0 and list(disk.iterdir()) == []
+
+
+def test_a_benchmark_that_is_told_to_end_removes_what_it_wrote(tmp_path: Path) -> None:
+    @contextmanager
+    def opened(directory: Path, _nbytes: int | None) -> Iterator[list[Case]]:
+        with place_for(directory, 1) as place:
+            (place / "file").write_bytes(b"x")
+            ended = Contender(name="ended", act=lambda _: os.kill(os.getpid(), signal.SIGTERM))
+            yield [Case(name="case", contenders=[ended], baseline="ended")]
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as caught:
+        command.main([opened], ["--dir", str(tmp_path)])
+    assert caught.value.code == 128 + signal.SIGTERM
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.requires("private_mount")
