@@ -53,7 +53,7 @@ def _row(result: Result, contender: Contender) -> list[str]:
     seconds = spread([one[contender.name].seconds for one in rounds]).median
     ratio = speed_ratio(rounds, of=contender.name, against=result.case.baseline)
     rate = "" if contender.nbytes is None else f"{contender.nbytes / _GIB / seconds:.2f}"
-    ratios = [f"{value:.2f}" for value in (ratio.median, ratio.low, ratio.high)]
+    ratios = [_ratio(value) for value in (ratio.median, ratio.low, ratio.high)]
     return [contender.name, f"{seconds:.6f}", rate, *ratios]
 
 
@@ -81,6 +81,10 @@ def _short(held: Spread) -> str:
     if held.low == held.high:
         return _number(held.median)
     return f"{_number(held.median)} ({_number(held.low)} to {_number(held.high)})"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.1g}"
 
 
 def _number(value: float) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.harness import Bound, Case, Contender, Result, Sample, SpeedTarget
@@ -42,6 +43,12 @@ def test_a_table_says_rates_ratios_figures_and_targets() -> None:
     assert "met    ours: 3 (2 to 4) times the speed of peer, at least 2" in text
     assert "MISSED ours: 0.5 times the speed of bare, at least 1" in text
     assert "met    ours: bytes 9, at most 10" in text
+
+
+def test_a_small_ratio_is_not_rounded_away() -> None:
+    rounds = [{"ours": Sample(0.0012), "peer": Sample(2.4), "bare": Sample(1)}]
+    case = replace(result().case, targets=[])
+    assert " 0.0005 " in rendered(Result(case, rounds, 0))
 
 
 def test_a_case_without_a_round_that_counts_says_so() -> None:
