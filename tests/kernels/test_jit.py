@@ -51,6 +51,23 @@ def test_without_a_place_to_cache_it_uses_a_private_directory(
     assert list(private.rglob("*.nbi"))
 
 
+@pytest.mark.parametrize("place", ["cache", "nowhere"])
+def test_it_tells_whether_the_next_process_is_spared_the_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setattr(jit, "_kernels", [])
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    if place == "nowhere":
+        monkeypatch.setattr(jit, "private_cache_directory", lambda: None)
+        refuse_cache(monkeypatch, also_in=None)
+    for told in (place == "cache", False):
+        compiled = jit.kernel(total)
+        assert not jit.compiled_into_cache()
+        compiled(np.arange(5))
+        assert jit.compiled_into_cache() is told
+        jit._kernels.clear()
+
+
 def test_without_any_place_it_compiles_uncached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jit, "private_cache_directory", lambda: None)
     asked = refuse_cache(monkeypatch, also_in=None)

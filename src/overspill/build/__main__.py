@@ -11,19 +11,23 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
-from typing import TextIO
+from typing import NoReturn, TextIO
 
 import numpy as np
 
 from overspill.build.construct import construct
 from overspill.build.inputs import Inputs
-from overspill.build.plan import plan_build
+from overspill.build.plan import BuildPlan, plan_build
 from overspill.build.progress import Event
+from overspill.build.snap_edges import SnapEdges
 from overspill.build.spec import BuildSpec
 from overspill.build.wire import encode_error
 from overspill.errors import OverspillError
 from overspill.kernels.csr import LONG_ROW, place_edges, sort_rows
+from overspill.kernels.jit import compiled_into_cache
 from overspill.kernels.partition import scatter_edges
+from overspill.kernels.text import parse_edges
+from overspill.kernels.translate import rank_ids
 from overspill.linux.cgroups import available_memory_bytes
 from overspill.linux.peaks import PeakSampler
 from overspill.linux.processes import process_memory
@@ -37,13 +41,15 @@ def main() -> int:
     # Ctrl-C reaches the whole terminal group: the parent decides, by closing our stdin.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     events = _take_stdout()
-    spec = BuildSpec.from_json(sys.stdin.buffer.readline().decode())
+    spec = _take_spec()
     threading.Thread(target=_end_with_parent, name="overspill-parent", daemon=True).start()
     send = _sender(events)
     try:
-        with PeakSampler() as sampler:
-            inputs = Inputs.open(spec)
-            _warm_kernels()
+        inputs = Inputs.open(spec)
+        _warm_kernels(inputs)
+        if not _started_again() and compiled_into_cache():
+            _start_again(spec, events)
+        with PeakSampler(children=False) as sampler:
             base = max(process_memory().anon_bytes, sampler.peaks.anon_bytes)
             plan = plan_build(
                 base_bytes=base,
@@ -60,6 +66,18 @@ def main() -> int:
     modules = sorted({name.split(".")[0] for name in sys.modules})
     send({"event": "summary", **asdict(summary), "peak_anon_bytes": peak, "modules": modules})
     return 0
+
+
+def _started_again() -> bool:
+    return len(sys.argv) > 1
+
+
+def _take_spec() -> BuildSpec:
+    """From stdin, or from the descriptor that this process left itself."""
+    if _started_again():
+        with os.fdopen(int(sys.argv[1]), "rb") as held:
+            return BuildSpec.from_json(held.read().decode())
+    return BuildSpec.from_json(sys.stdin.buffer.readline().decode())
 
 
 def _take_stdout() -> TextIO:
@@ -95,15 +113,41 @@ def _end_with_parent() -> None:
             os._exit(PARENT_GONE)
 
 
-def _warm_kernels() -> None:
-    """Compile, or load from the cache, what every build uses: its memory counts as the base."""
+def _start_again(spec: BuildSpec, events: TextIO) -> NoReturn:
+    """Replace this process by one that loads the kernels that this one has compiled.
+
+    A compiler keeps 20 to 40 MiB for as long as its process lives, so that a limit which suffices
+    from the second build on would be refused at the first.
+    """
+    held = os.memfd_create("overspill-spec", 0)
+    with os.fdopen(held, "wb", closefd=False) as file:
+        file.write(spec.to_json().encode())
+    os.lseek(held, 0, os.SEEK_SET)
+    os.dup2(events.fileno(), 1)
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "overspill.build", str(held)])
+
+
+def _warm_kernels(inputs: Inputs) -> None:
+    """Compile, or load from the cache, what the build will use: its memory counts as the base.
+
+    What is not foreseen is 8-byte ids of a graph whose number of nodes nobody told.
+    """
     one = np.zeros(1, np.int64)
-    pool = np.zeros((2, 2, 2), np.int32)
+    read_only = one.copy()  # as Arrow's arrays are
+    read_only.flags.writeable = False
     tables = (one.copy(), one.copy(), np.ones(2, np.int64), one.copy(), one.copy())
-    scatter_edges((one, one, 0), (0, 0), (1, 1), pool, tables, np.array([1, 0, -1, -1]))
-    ends, out = np.zeros(1, np.int64), np.zeros(1, np.int32)
+    wide = (inputs.num_nodes or 0) > BuildPlan.narrow_nodes
+    pool = np.zeros((2, 2, 2), np.int64 if wide else np.int32)
+    for ids in (one, read_only):
+        state = np.array([1, 0, -1, -1])
+        scatter_edges((ids, ids, 0), (0, 0), (1, 1), pool, tables, state)
+    ends, out = np.zeros(1, np.int64), np.zeros(1, pool.dtype)
     place_edges(pool[0, :1], 0, ends, out)
     sort_rows(ends, out, np.zeros(1 // LONG_ROW + 1, np.int64))
+    if inputs.remap:
+        rank_ids(one, one, one, one, 1, one.copy())
+    if any(isinstance(reader, SnapEdges) for reader in inputs.readers):
+        parse_edges(np.frombuffer(b"\n", np.uint8), one, one, np.zeros(5, np.int64))
 
 
 if __name__ == "__main__":

@@ -184,7 +184,7 @@ class RowAssembler:
         narrower = RangePartitioner(path, plan, base=first, last_target=last, wide=part.has_wide)
         with narrower:
             for pairs in self._slices(part, plan.chunk_edges):
-                columns = pairs.T.astype(np.int64)
+                columns = np.ascontiguousarray(pairs.T, np.int64)
                 if narrower.add(columns[0], columns[1]) < len(pairs):
                     raise FormatError("the spool of a build was changed by something else")
             blocks = narrower.finish()

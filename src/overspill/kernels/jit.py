@@ -16,6 +16,7 @@ from numba.core import config
 from overspill.linux.cache_directory import private_cache_directory
 
 _log = logging.getLogger("overspill")
+_kernels: list[Any] = []
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -31,12 +32,23 @@ def kernel(function: _Function) -> _Function:
     Returns:
         The compiled dispatcher, called like the function. Threads may call it at the same time.
     """
+    _kernels.append(_compiler(function))
+    return cast("_Function", _kernels[-1])
+
+
+def compiled_into_cache() -> bool:
+    """Whether this process compiled a kernel where the next process finds it."""
+    known = [kernel.stats for kernel in _kernels if hasattr(kernel, "stats")]  # not with JIT off
+    return any(stats.cache_misses and stats.cache_path for stats in known)
+
+
+def _compiler(function: Callable[..., Any]) -> object:
     for decorate in (_cached, _cached_privately):
         try:
-            return cast("_Function", decorate(function))
+            return decorate(function)
         except (RuntimeError, OSError) as error:  # numba: "no locator available"
             _log.debug("no kernel cache by %s: %s", decorate.__name__, error)
-    return cast("_Function", numba.njit(nogil=True)(function))
+    return numba.njit(nogil=True)(function)
 
 
 def _cached(function: Callable[..., Any]) -> object:

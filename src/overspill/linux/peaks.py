@@ -14,7 +14,7 @@ from typing import Protocol, Self
 
 from overspill.errors import UnavailableError
 from overspill.linux.cgroups import MemoryUse
-from overspill.linux.processes import process_tree_memory
+from overspill.linux.processes import process_memory, process_tree_memory
 
 
 class Readable(Protocol):
@@ -60,20 +60,27 @@ class Peaks:
 class PeakSampler:
     """Samples from a thread of its own between ``start`` and ``stop``, or within a ``with``.
 
-    A sample of a group costs less than 1 ms, one of a process tree some ms a GiB resident. Do not
-    fork while it runs.
+    A sample of a group or a single process costs less than 1 ms, one of a process tree some ms and
+    more with each process of the machine. Do not fork while it runs.
 
     Args:
         group: The group to sample; None samples a process tree.
         pid: The root of that tree; None is this process.
+        children: Whether the processes below the root are counted.
         interval_s: Seconds between samples.
     """
 
     def __init__(
-        self, group: Readable | None = None, *, pid: int | None = None, interval_s: float = 0.05
+        self,
+        group: Readable | None = None,
+        *,
+        pid: int | None = None,
+        children: bool = True,
+        interval_s: float = 0.05,
     ) -> None:
         self._group = group
         self._pid = pid
+        self._read = process_tree_memory if children else process_memory
         self._interval_s = interval_s
         self._peaks = Peaks()
         self._stopping = threading.Event()
@@ -90,7 +97,7 @@ class PeakSampler:
             if self._group is not None:
                 self._include(self._group.read())
                 return
-            tree = process_tree_memory(self._pid)
+            tree = self._read(self._pid)
         except UnavailableError:
             return
         self._peaks = self._peaks.including(tree.anon_bytes, tree.shmem_bytes, tree.file_bytes, 0)
