@@ -87,7 +87,18 @@ def test_a_span_reaches_child_processes_and_ends(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(
     ("variable", "text"),
-    [("OVERSPILL_MIN_BYTES", "lots"), ("OVERSPILL_SPILL_BATCHES", "maybe")],
+    [
+        ("OVERSPILL_MIN_BYTES", "lots"),
+        ("OVERSPILL_MIN_BYTES", "-1"),
+        ("OVERSPILL_RANDOM_ACCESS_RESERVE_BYTES", "1.5.2GiB"),
+        ("OVERSPILL_SHM_RESERVE_BYTES", "GiB"),
+        ("OVERSPILL_DISK_LIMIT", "10 parsecs"),
+        ("OVERSPILL_MEMORY_LIMIT", "nan"),
+        ("GIGL_TENSOR_SPILL_MIN_BYTES", "2e"),
+        ("GIGL_RANDOM_ACCESS_HEADROOM_RESERVE_BYTES", "none"),
+        ("OVERSPILL_SPILL_BATCHES", "maybe"),
+        ("OVERSPILL_ALLOW_COW_DISK", "2"),
+    ],
 )
 def test_what_cannot_be_understood_names_its_variable(
     monkeypatch: pytest.MonkeyPatch, variable: str, text: str

@@ -217,7 +217,8 @@ def _no_room(least: LoaderDemand, room: LoaderRoom) -> NoRoomError:
         remedies = [raised] if hopeless else [*shrink, raised]
         what, needed, there = "memory", projected, room.allowed_bytes
     else:
-        remedies = [*shrink, "a larger /dev/shm (docker run --shm-size)"]
+        larger = "a larger /dev/shm (docker run --shm-size), or overspill.spill_batches()"
+        remedies = [*shrink, larger]
         what, needed, there = "/dev/shm", least.shm_bytes, room.shm_bytes or 0
     return NoRoomError(
         f"the loader does not fit in {what}: batches of up to {least.nodes} nodes and "
