@@ -43,8 +43,9 @@ class _Watch(MetaPathFinder):
         self, name: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> ModuleSpec | None:
         for finder in sys.meta_path:
-            if finder is not self:
-                spec = finder.find_spec(name, path, target)
+            find = getattr(finder, "find_spec", None)  # finders of old have none
+            if find is not None and finder is not self:
+                spec: ModuleSpec | None = find(name, path, target)
                 if spec is not None:
                     return spec
         return None
@@ -70,7 +71,8 @@ _WATCH = _Watch()
 def when_imported(name: str, action: Action) -> None:
     """Call `action` with a module: now where it is loaded, else right after it has been.
 
-    Never imports it. An error of the action reaches whoever imports the module.
+    Never imports it. An error of the action reaches whoever imports the module. Asked for in the
+    midst of the module's own import, it is too late for this one and waits for the next.
 
     Args:
         name: The module's full name.

@@ -55,6 +55,21 @@ def answer(received: Any, answers: Any) -> None:
         answers.put(("error", type(error).__name__, str(error)))
 
 
+class Message:
+    """What a queue would have given."""
+
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def get(self) -> Any:
+        return self.held
+
+
+def answer_arguments(answers: Any, *tensors: torch.Tensor) -> None:
+    """Say what came with the start of the process."""
+    answer(Message(tensors), answers)
+
+
 def write_first(received: Any, done: Any) -> None:
     received.get()[0][0] = 77
     done.put(None)

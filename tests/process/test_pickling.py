@@ -93,6 +93,25 @@ def test_views_cross_by_path_over_one_mapping(
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_views_among_the_arguments_of_a_process_arrive_over_one_mapping(
+    method: str, strategy: str, spill_dir: Path
+) -> None:
+    sent = views(ov.spill_tensor_to_disk(torch.randn(8, 12), required=True))[:3]
+    context = mp.get_context(method)
+    answers = context.Queue()
+    child = context.Process(target=receivers.answer_arguments, args=(answers, *sent))
+    child.start()
+    kind, told, maps = answers.get(timeout=WAIT_S)
+    child.join(WAIT_S)
+    assert (kind, child.exitcode) == ("got", 0)
+    for one, tensor in zip(told, sent, strict=True):
+        assert_same(one, tensor)
+    assert list(maps.values()) == [1]
+    child.close()
+    close(answers)
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_handles_cross_in_any_pickle(method: str, spill_dir: Path) -> None:
     sent = views(ov.spill_tensor_to_disk(torch.randn(8, 12), required=True))
     kind, told, maps = exchange(method, [ov.handle(tensor) for tensor in sent])

@@ -120,11 +120,11 @@ def epoch(**options):
         assert (rows == index).all() and rows.nbytes == 128 << 20
 
 if __name__ == "__main__":
-    for strategy in ("file_descriptor", "file_system"):
-        mp.set_sharing_strategy(strategy)
-        with ov.spill_batches():
-            epoch(num_workers=2, multiprocessing_context=sys.argv[1])
-        assert left() == [] and files() == [], (left(), files())
+    method, strategy = sys.argv[1:]
+    mp.set_sharing_strategy(strategy)
+    with ov.spill_batches():
+        epoch(num_workers=2, multiprocessing_context=method)
+    assert left() == [] and files() == [], (left(), files())
     print("whole")
 """
 )
@@ -171,6 +171,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 
 
 @requires("private_mount")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "asked"),
     [("fork", "call"), ("spawn", "call"), ("forkserver", "call"), ("fork", "environment")],
@@ -198,11 +199,15 @@ def test_without_it_the_same_loader_dies(
 
 
 @requires("private_mount")
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "strategy"),
+    [("fork", "file_descriptor"), ("fork", "file_system"), ("spawn", "file_system")],
+)
 def test_pygs_collate_and_filter_complete(
-    method: str, private_shm: Runner, env: dict[str, str]
+    method: str, strategy: str, private_shm: Runner, env: dict[str, str]
 ) -> None:
-    result = private_shm(SHM_BYTES)(PYG, arguments=[method], env=env).check()
+    result = private_shm(SHM_BYTES)(PYG, arguments=[method, strategy], env=env).check()
     assert result.stdout.strip() == "whole"
 
 

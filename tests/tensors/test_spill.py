@@ -259,6 +259,13 @@ class TestLoading:
         path.touch()
         assert ov.load_spilled_tensor(path, torch.float32, (0, 3)).shape == (0, 3)
 
+    @pytest.mark.parametrize("shape", [(-1,), (3, -2), (1.5,), "ab", (2**40, 2**40)])
+    def test_a_shape_that_cannot_be_is_refused_before_the_file_is_looked_at(
+        self, shape: object, tmp_path: Path, no_spill_dir: None
+    ) -> None:
+        with pytest.raises(InputError):
+            ov.load_spilled_tensor(tmp_path / "none", torch.float32, shape)  # type: ignore[arg-type]
+
     def test_quantized_dtypes_are_refused(self, tmp_path: Path, no_spill_dir: None) -> None:
         with pytest.raises(UnsupportedTensorError):
             ov.load_spilled_tensor(tmp_path / "raw", torch.qint8, (1,))
