@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -33,7 +34,7 @@ from overspill.settings import child_environment
 from overspill.storage.manifest import read_manifest
 
 EDGES = np.random.default_rng(8).integers(0, 1000, (2, 50_000))
-LONG = np.tile(EDGES, 60)  # takes long enough to be stopped on the way
+GIB = 1 << 30
 
 
 @pytest.fixture
@@ -120,40 +121,51 @@ def kill_own_build(_: dict[str, Any]) -> None:
                 os.kill(int(word), signal.SIGKILL)
 
 
+def endless_npy(path: Path, shape: tuple[int, ...]) -> Path:
+    """Gigabytes of zeros that take no disk: what reads them is always stopped on the way."""
+    with path.open("wb") as file:
+        header = {"descr": "<i8", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.truncate(file.tell() + 8 * math.prod(shape))
+    return path
+
+
 @pytest.mark.parametrize("phase", ["collect ids", "partition", "build rows", "copy node arrays"])
 def test_a_killed_process_leaves_an_unfinished_build(
     tmp_path: Path, edges: Path, phase: str
 ) -> None:
-    np.save(edges, LONG)
     options: dict[str, Any] = {"edges": edges}
-    if phase == "collect ids":
-        options["ids"] = "remap"
+    if phase in ("collect ids", "partition"):
+        options["edges"] = endless_npy(tmp_path / "endless.npy", (2, GIB // 4))
+        options["ids"] = "remap" if phase == "collect ids" else "dense"
+    elif phase == "build rows":
+        options["num_nodes"] = GIB // 2  # four gibibytes of row pointers
     else:
-        np.save(tmp_path / "x.npy", np.zeros((1000, 6000)))
-        options["node_features"] = {"x": tmp_path / "x.npy"}
-    spec = describe_build(tmp_path / "out", **options)
+        options["node_features"] = {"x": endless_npy(tmp_path / "x.npy", (1000, GIB // 2000))}
+
+    def kill(event: dict[str, Any]) -> None:
+        if event.get("phase") == phase:
+            kill_own_build(event)
+
     with pytest.raises(BuildFailedError, match="SIGKILL"):
-        run_build(
-            spec, on_event=lambda event: event.get("phase") == phase and kill_own_build(event)
-        )
+        run_build(describe_build(tmp_path / "out", **options), on_event=kill)
     assert (tmp_path / "out" / MARKER_NAME).exists()
     with pytest.raises(FormatError):
         read_manifest(tmp_path / "out")
-    run_build(spec)
-    require_naive(read_built(tmp_path / "out"), *LONG, 1000)
+    run_build(describe_build(tmp_path / "out", edges=edges))
+    require_naive(read_built(tmp_path / "out"), *EDGES, 1000)
 
 
 def test_an_interrupted_parent_ends_the_process(tmp_path: Path, edges: Path) -> None:
     def interrupt(_: dict[str, Any]) -> None:
         raise KeyboardInterrupt
 
-    np.save(edges, LONG)
-    spec = describe_build(tmp_path / "out", edges=edges)
+    endless = endless_npy(tmp_path / "endless.npy", (2, GIB // 4))
     with pytest.raises(KeyboardInterrupt):
-        run_build(spec, on_event=interrupt)
+        run_build(describe_build(tmp_path / "out", edges=endless), on_event=interrupt)
     # The leak check sees that no process is left; and the lock on the directory is free again.
-    run_build(spec)
-    require_naive(read_built(tmp_path / "out"), *LONG, 1000)
+    run_build(describe_build(tmp_path / "out", edges=edges))
+    require_naive(read_built(tmp_path / "out"), *EDGES, 1000)
 
 
 KILLED_PARENT = """
@@ -182,7 +194,7 @@ run_build(describe_build(sys.argv[1], edges=sys.argv[2]), on_event=tell)
 @pytest.mark.parametrize("also", ["alone", "forked"])
 def test_a_killed_parent_takes_its_build_with_it(tmp_path: Path, also: str) -> None:
     """Also where something that the parent forked holds the other end of the build's stdin."""
-    np.save(tmp_path / "e.npy", np.random.default_rng(1).integers(0, 10**6, (2, 3_000_000)))
+    endless_npy(tmp_path / "e.npy", (2, GIB // 4))
     argv = [sys.executable, "-c", KILLED_PARENT, tmp_path / "out", tmp_path / "e.npy", also]
     parent = subprocess.Popen(argv, stdout=subprocess.PIPE, env=child_environment())
     assert parent.stdout is not None
