@@ -72,6 +72,40 @@ def test_bad_input_is_a_message_and_nothing_is_left(tmp_path: Path) -> None:
     command("info", tmp_path / "out", code=1)
 
 
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    edges = tmp_path / "edges.csv"
+    edges.write_text("from,to,weight\n0,1,2\n")
+    told = command("build", "--edges", edges, "--out", tmp_path / "out", code=1).stderr
+    assert "edges.csv" in told and "'src'" in told and "weight" in told
+    assert "Traceback" not in told and not (tmp_path / "out").exists()
+
+
+def test_features_with_the_wrong_number_of_rows_are_named(tmp_path: Path) -> None:
+    (tmp_path / "edges.csv").write_text("src,dst\n0,1\n")
+    np.save(tmp_path / "x.npy", np.zeros((3, 2)))
+    told = command(
+        "build",
+        *("--edges", tmp_path / "edges.csv"),
+        *("--node-features", f"x={tmp_path / 'x.npy'}"),
+        *("--num-nodes", 2, "--out", tmp_path / "out"),
+        code=1,
+    ).stderr
+    assert "x.npy" in told and "3 rows" in told and "2 nodes" in told
+    assert "Traceback" not in told and not (tmp_path / "out").exists()
+
+
+def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "edges.csv").write_text("src,dst\n0,1\n")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("years of work")
+    told = command(
+        "build", "--edges", tmp_path / "edges.csv", "--out", tmp_path / "out", code=1
+    ).stderr
+    assert "thesis.tex" in told and "Traceback" not in told
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
+    assert (tmp_path / "out" / "thesis.tex").read_text() == "years of work"
+
+
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     told = command("--debug", "info", tmp_path, code=1).stderr
     assert "Traceback" in told and "FormatError" in told
