@@ -55,6 +55,18 @@ def test_a_changed_byte_fails_verify(tmp_path: Path) -> None:
     assert "Traceback" not in told
 
 
+def test_every_damaged_file_is_listed(tmp_path: Path) -> None:
+    build_cora(tmp_path / "cora")
+    files = overspill.open_dataset(tmp_path / "cora").manifest.node_types["node"].arrays
+    (tmp_path / "cora" / files["y"].path).unlink()
+    (tmp_path / "cora" / files["x"].path).write_bytes(b"short")
+    for verb in ("verify", "info"):
+        done = command(verb, tmp_path / "cora", code=1)
+        assert files["x"].path in done.stderr and files["y"].path in done.stderr
+        assert "Traceback" not in done.stderr
+    assert done.stdout.count("damaged") == 2 and "5,429 edges" in done.stdout
+
+
 def test_snap_text_as_published_is_remapped(tmp_path: Path) -> None:
     done = command("build", "--edges", AS_GRAPH, "--out", tmp_path / "as")
     assert "6,474 nodes, 26,467 edges" in done.stdout

@@ -233,7 +233,7 @@ def test_no_room_is_told_before_workers_start(tmp_path: Path) -> None:
     ds = open_dataset(tmp_path)
     # Room for the batches, an eighth kept free, and none for two more processes.
     limit = (process_memory().anon_bytes + (64 << 20)) * 8 // 7
-    with pytest.raises(NoRoomError, match="batch_size.*num_workers=0"):
+    with pytest.raises(NoRoomError, match=r"batch_size.*num_workers=0"):
         NeighborLoader(ds, [3], num_workers=2, memory_limit=limit)
     with settings(memory_limit_bytes="64MiB"), pytest.raises(NoRoomError, match="a limit of"):
         NeighborLoader(ds, [3])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from overspill.cli.wording import told_at_the_prompt
+from overspill.errors import FormatError, OverspillError, StaleFileError
 from overspill.units import format_bytes
 
 if TYPE_CHECKING:
@@ -17,14 +20,21 @@ def info(dataset: Annotated[str, typer.Argument(help="The dataset's directory.")
     from rich.console import Console
     from rich.table import Table
 
-    from overspill.storage.manifest import read_manifest
+    from overspill.storage.manifest import check_file, read_manifest
 
-    manifest = read_manifest(dataset)
+    manifest = read_manifest(dataset, check_files=False)
     table = Table("what", "dtype", "shape", "size", box=None, pad_edge=False)
+    problems: list[OverspillError] = []
 
     def add(what: str, record: FileRecord) -> None:
         shape = " x ".join(f"{n:,}" for n in record.shape)
-        table.add_row(what, record.dtype, shape, format_bytes(record.nbytes))
+        try:
+            check_file(Path(dataset), record)
+            size = format_bytes(record.nbytes)
+        except (FormatError, StaleFileError) as error:
+            problems.append(error)
+            size = "damaged"
+        table.add_row(what, record.dtype, shape, size)
 
     for node in manifest.node_types.values():
         table.add_row(f"[bold]{node.name}[/]: {node.count:,} nodes")
@@ -41,3 +51,7 @@ def info(dataset: Annotated[str, typer.Argument(help="The dataset's directory.")
     table.add_row("[bold]in all[/]", "", "", format_bytes(total))
     Console().print(table)
     typer.echo(f"built {manifest.created} by overspill {manifest.overspill_version}")
+    for problem in problems:
+        typer.echo(f"overspill: {told_at_the_prompt(problem)}", err=True)
+    if problems:
+        raise typer.Exit(1)
