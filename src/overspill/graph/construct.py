@@ -31,10 +31,11 @@ def build_dataset(
     exceeds a bucket go through scratch space once more. Remapping takes, before that, up to 16
     bytes an edge for sorted runs, as much again each time that runs are merged in groups (above
     130 million edges; at the smallest memory above half a million), 8 bytes a distinct id for their
-    merge, and 8 that stay. The memory is that of a
-    process of its own, at most `memory_limit` of anonymous memory, whatever the number of edges
-    and nodes. The same input gives the same array files, byte for byte. Several builds may run at
-    once, from threads or processes, into different directories.
+    merge, and 8 that stay. The memory is that of a process of its own, at most `memory_limit` of
+    anonymous memory, whatever the number of edges and nodes; the very first build compiles its
+    kernels first, which takes seconds and about 110 MiB. The same input gives the same array files,
+    byte for byte. Several builds may run at once, from threads or processes, into different
+    directories.
 
     Args:
         out: The dataset's directory: absent, empty, or an unfinished build, which starts over.
