@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,7 @@ def place(error: InputError) -> tuple[str | None, int | None, str | None, str | 
 
 
 def text(path: Path, content: str) -> Path:
-    path.write_bytes(content.encode())
+    path.write_bytes(content.encode(errors="surrogateescape"))
     return path
 
 
@@ -52,6 +53,11 @@ def text(path: Path, content: str) -> Path:
         ("5,1e3", "dst", "1e3"),
         ("9223372036854775808,1", "src", "9223372036854775808"),
         ("5,18446744073709551615", "dst", "18446744073709551615"),
+        ("0x10,5", "src", "0x10"),
+        ("5,0XfF", "dst", "0XfF"),
+        ("5,\u0665", "dst", "\u0665"),
+        (f"{'9' * 5000},5", "src", "9" * 80),
+        ("5,caf\udce9", "dst", "caf\ufffd"),
     ],
 )
 def test_csv_cells(
@@ -62,9 +68,11 @@ def test_csv_cells(
     column: str,
     value: str,
 ) -> None:
-    monkeypatch.setattr("overspill.build.csv_edges._BLOCK_BYTES", block_bytes)
     rows = [f"{s},{t}" for s, t in GOOD.T.tolist()]
     rows[132] = row
+    if len(row) > block_bytes:
+        block_bytes = 1 << 13
+    monkeypatch.setattr("overspill.build.csv_edges._BLOCK_BYTES", block_bytes)
     path = text(tmp_path / "e.csv", "src,dst\n" + "\n".join(rows) + "\n")
     error = refused(tmp_path, path, num_nodes=30)
     assert place(error) == ("e.csv", 133, column, value)
@@ -92,6 +100,25 @@ def test_a_named_column_that_is_missing(tmp_path: Path) -> None:
     path = text(tmp_path / "e.csv", "src,dst\n1,2\n")
     error = refused(tmp_path, path, columns=("src", "to"))
     assert error.column == "to" and "src, dst" in str(error)
+
+
+@pytest.mark.parametrize("where", [0, 3, 120])
+@pytest.mark.parametrize("cell", ["x" * 3000, '"never closed'])
+def test_a_csv_row_without_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: int, cell: str
+) -> None:
+    monkeypatch.setattr("overspill.build.csv_edges._BLOCK_BYTES", 1000)
+    rows = [f"{s},{t},{cell if n == where else 7}" for n, (s, t) in enumerate(GOOD.T.tolist())]
+    path = text(tmp_path / "e.csv", "\n".join(["src,dst,name", *rows]))
+    error = refused(tmp_path, path, num_nodes=30)
+    assert place(error)[:2] == ("e.csv", where + 1) and "quote" in str(error) and error.remedy
+
+
+@pytest.mark.parametrize("blank", ["", "\n\n"])
+def test_a_quote_that_swallows_the_end_of_a_csv(tmp_path: Path, blank: str) -> None:
+    content = f'src,dst,name\n1,2,"a"\n{blank}3,4,"b\n5,6,c\n7,8,d\n'
+    error = refused(tmp_path, text(tmp_path / "e.csv", content), num_nodes=30)
+    assert place(error)[:2] == ("e.csv", 2) and "quote" in str(error)
 
 
 def test_a_csv_without_a_header(tmp_path: Path) -> None:
@@ -244,21 +271,41 @@ def test_features_without_rows(tmp_path: Path) -> None:
     refused(tmp_path, tmp_path / "e.npy", node_features={"x": tmp_path / "x.npy"})
 
 
-@pytest.mark.parametrize("name", ["e.npy", "e.csv"])
-def test_no_edges_and_no_number_of_nodes(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("ids", ["dense", "remap", "auto"])
+@pytest.mark.parametrize("name", ["e.npy", "e.csv", "comments.txt", "nothing.txt"])
+def test_no_edges_and_no_number_of_nodes(tmp_path: Path, name: str, ids: str) -> None:
     np.save(tmp_path / "e.npy", np.empty((2, 0), np.int64))
     text(tmp_path / "e.csv", "src,dst\n")
-    error = refused(tmp_path, tmp_path / name)
+    text(tmp_path / "comments.txt", "# one\n# another\n")
+    text(tmp_path / "nothing.txt", "")
+    error = refused(tmp_path, tmp_path / name, ids=ids)
     assert Path(error.path or "").name == name and "num_nodes" in str(error)
 
 
-@pytest.mark.parametrize("name", ["missing.csv", "e.parquet", "e", "directory.csv"])
+@pytest.mark.parametrize(
+    "name", ["missing.csv", "e.parquet", "e", "directory.csv", "pipe.csv", "pipe.npy"]
+)
 def test_files_that_are_not_edges(tmp_path: Path, name: str) -> None:
     if name == "directory.csv":
         (tmp_path / name).mkdir()
+    elif name.startswith("pipe"):
+        os.mkfifo(tmp_path / name)
     elif name != "missing.csv":
         (tmp_path / name).write_bytes(b"x")
-    assert refused(tmp_path, tmp_path / name).path == str(tmp_path / name)
+    error = refused(tmp_path, tmp_path / name)
+    assert error.path == str(tmp_path / name) and error.remedy
+
+
+@pytest.mark.parametrize("kind", ["missing", "directory", "pipe"])
+def test_features_that_are_no_file(tmp_path: Path, kind: str) -> None:
+    np.save(tmp_path / "e.npy", GOOD)
+    path = tmp_path / "x.npy"
+    if kind == "directory":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    error = refused(tmp_path, tmp_path / "e.npy", node_features={"x": path})
+    assert error.path == str(path) and error.remedy
 
 
 def test_a_sparse_id_that_no_disk_could_hold(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ def csv_text(header: str, *, end: str = "\n", last: str = "\n") -> str:
         ("\ufeff" + csv_text("src,dst"), {}),
         (csv_text('"the ""source""",dst'), {"columns": ('the "source"', "dst")}),
         (csv_text("src,dst").replace("\n", "\n\n"), {}),
+        (csv_text("src,dst", end="\r", last="\r"), {}),
     ],
     ids=[
         "plain",
@@ -73,6 +74,7 @@ def csv_text(header: str, *, end: str = "\n", last: str = "\n") -> str:
         "byte order mark",
         "quoted",
         "blank lines",
+        "CR",
     ],
 )
 def test_csv(tmp_path: Path, text: str, options: dict[str, Any]) -> None:
@@ -90,6 +92,36 @@ def test_csv_in_several_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("overspill.build.csv_edges._BLOCK_BYTES", 64)
     path = write_text(tmp_path / "e.csv", csv_text("src,dst"))
     require_naive(build_here(tmp_path / "out", edges=path), *EDGES, 30)
+
+
+@pytest.mark.parametrize("block_bytes", [1 << 20, 64])
+@pytest.mark.parametrize(
+    "cell",
+    ['"of two\nlines"', '"of ""two""\r\n\r\nlines"', '5" of pipe', "0x1f", "caf\udce9", '""'],
+)
+def test_csv_with_cells_of_every_kind_beside_the_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int, cell: str
+) -> None:
+    """The first cell is plain, so that the odd ones also lie beyond the first block."""
+    monkeypatch.setattr("overspill.build.csv_edges._BLOCK_BYTES", block_bytes)
+    lines = [f"{s},{t},{'plain' if n % 7 else cell}" for n, (s, t) in enumerate(EDGES.T.tolist())]
+    path = tmp_path / "e.csv"
+    path.write_bytes(
+        "\n".join(["src,dst,name", *lines[1:], lines[0]]).encode(errors="surrogateescape")
+    )
+    require_naive(build_here(tmp_path / "out", edges=path), *EDGES, 30)
+    path.write_bytes(path.read_bytes() + b"\n")
+    require_naive(build_here(tmp_path / "end", edges=path), *EDGES, 30)
+
+
+def test_a_csv_header_in_another_encoding(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_bytes(b"src,caf\xe9,dst\n0,\xff,7\n7,,1\n")
+    require_naive(build_here(tmp_path / "out", edges=tmp_path / "e.csv"), [0, 7], [7, 1], 8)
+
+
+def test_padded_ids_in_csv(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "e.csv", f"src,dst\n007,{'0' * 30}5\n 5 ,0\n")
+    require_naive(build_here(tmp_path / "out", edges=path), [7, 5], [5, 0], 8)
 
 
 def test_large_ids_in_csv_keep_every_digit(tmp_path: Path) -> None:
@@ -118,9 +150,17 @@ def test_the_as_graph_as_published(
         "# a\r\n# b\r\n5\t7\r\n\r\n7\t5\r\n",
         "5 7\n   7   5",
         "#5 6\n5 7 0.5 1999\n# in between\n7\t \t5\n\n\n",
+        "# a\r5 7\r\r7 5\r",
+        "5 7\r# b\r7 5",
+        "\ufeff# a\n5 7\n7 5\n",
+        "\ufeff5 7\n00000000000000000000007 05\n",
     ],
 )
-def test_snap_text_of_every_kind(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("block_bytes", [1 << 20, 7, 8, 9])
+def test_snap_text_of_every_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, block_bytes: int
+) -> None:
+    monkeypatch.setattr(snap_edges, "_BLOCK_BYTES", block_bytes)
     built = build_here(tmp_path / "out", edges=write_text(tmp_path / "e.txt", text))
     assert built.ids is not None and built.ids.tolist() == [5, 7]
     require_naive(built, [0, 1], [1, 0], 2)
@@ -200,8 +240,9 @@ def test_no_edges_at_all(tmp_path: Path, shape: tuple[int, int]) -> None:
     for count in (0, 5, 100):
         built = build_here(tmp_path / f"out{count}", edges=tmp_path / "e.npy", num_nodes=count)
         require_naive(built, [], [], count)
-    write_text(tmp_path / "e.csv", "src,dst\n")
-    require_naive(build_here(tmp_path / "csv", edges=tmp_path / "e.csv", num_nodes=5), [], [], 5)
+    for number, header in enumerate(("src,dst\n", "src,dst", "\ufeffsrc,dst\r", "src,dst\n\n")):
+        path = write_text(tmp_path / "e.csv", header)
+        require_naive(build_here(tmp_path / f"csv{number}", edges=path, num_nodes=5), [], [], 5)
 
 
 def test_isolated_nodes_at_the_end(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from overspill.build.npy import NpyReader, read_npy_header
+from overspill.build.source import SourceFile
 from overspill.errors import InputError
 
 
@@ -15,7 +16,7 @@ from overspill.errors import InputError
 def test_rows_are_numpy_s(tmp_path: Path, order: str, shape: tuple[int, ...], dtype: str) -> None:
     array = np.asarray(np.random.default_rng(7).integers(0, 100, shape), dtype=dtype, order=order)
     np.save(tmp_path / "a.npy", array)
-    file = read_npy_header(str(tmp_path / "a.npy"))
+    file = read_npy_header(SourceFile.check(str(tmp_path / "a.npy")))
     assert file.shape == shape and file.dtype == np.dtype(dtype)
     with NpyReader(file) as reader:
         out = np.empty((6, *shape[1:]), dtype)
@@ -25,7 +26,7 @@ def test_rows_are_numpy_s(tmp_path: Path, order: str, shape: tuple[int, ...], dt
 def test_header_version_2_is_read(tmp_path: Path) -> None:
     with (tmp_path / "a.npy").open("wb") as file:
         np.lib.format.write_array(file, np.arange(6).reshape(2, 3), version=(2, 0))
-    assert read_npy_header(str(tmp_path / "a.npy")).shape == (2, 3)
+    assert read_npy_header(SourceFile.check(str(tmp_path / "a.npy"))).shape == (2, 3)
 
 
 @pytest.mark.parametrize(
@@ -63,5 +64,5 @@ def test_what_is_not_an_array_is_refused(tmp_path: Path, how: str, text: str) ->
     else:
         path.unlink()
     with pytest.raises(InputError, match=text) as caught:
-        read_npy_header(str(path))
+        read_npy_header(SourceFile.check(str(path)))
     assert caught.value.path == str(path)

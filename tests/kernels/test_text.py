@@ -29,6 +29,8 @@ def parse(text: bytes, *, room: int = 10) -> tuple[int, list[tuple[int, int]], n
         (b"-1 -0\n", [(-1, 0)]),
         (b"9223372036854775807 -9223372036854775808\n", [(2**63 - 1, -(2**63))]),
         (b"007 4873214862074861312\n", [(7, 4873214862074861312)]),
+        (b"00000000000000000000000000000007 -0000000000000000000000000009\n", [(7, -9)]),
+        (b"000 00\n", [(0, 0)]),
         (b"\n", []),
         (b"", []),
     ],
@@ -39,11 +41,25 @@ def test_lines_that_parse(text: bytes, edges: list[tuple[int, int]]) -> None:
     assert state[1] == text.count(b"\n") and state[2] == len(text)
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("room", [1, 10])
+def test_every_line_end(end: bytes, room: int) -> None:
+    text = end.join([b"# a", b"1 2", b"", b"#", b"3 4", b"5 6 x", b""])
+    found, lines = [], 0
+    while text:
+        outcome, edges, state = parse(text, room=room)
+        assert outcome == PARSED
+        found, lines, text = found + edges, lines + int(state[1]), text[int(state[2]) :]
+    assert found == [(1, 2), (3, 4), (5, 6)] and lines == 6
+
+
 @pytest.mark.parametrize(
     ("line", "outcome", "column", "at"),
     [
         (b"1\n", MISSING_COLUMN, 1, 1),
-        (b"1 \r\n", MISSING_COLUMN, 1, 3),
+        (b"1 \r\n", MISSING_COLUMN, 1, 2),
+        (b"1\r2\r\n", MISSING_COLUMN, 1, 1),
+        (b"1 0009223372036854775808\n", TOO_LARGE, 1, 2),
         (b"a 1\n", NOT_AN_INTEGER, 0, 0),
         (b"1 2.5\n", NOT_AN_INTEGER, 1, 2),
         (b"1 -\n", NOT_AN_INTEGER, 1, 2),

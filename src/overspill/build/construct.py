@@ -137,6 +137,8 @@ class _Build:
         self._progress.begin("collect ids", self._inputs.nbytes, "B")
         path = f"{_NODE_PREFIX}/ids.safetensors"
         record = store_distinct_ids(self._all_ids(), self._directory, path=path, plan=self._plan)
+        if not record.shape[0] and self._inputs.num_nodes is None:
+            raise self._no_nodes()
         self._inputs.require_nodes(record.shape[0], "the distinct ids of the edges")
         self._nodes = record.shape[0]
         self._translator = IdTranslator(self._directory.path / path, record)
@@ -188,14 +190,17 @@ class _Build:
     def _count_nodes(self, largest: int, edges: int) -> int:
         if self._nodes is None:
             if edges == 0:
-                raise InputError(
-                    "there are no edges, and nothing says how many nodes there are",
-                    path=self._inputs.readers[0].path if self._inputs.readers else None,
-                    remedy="give num_nodes or node features",
-                )
+                raise self._no_nodes()
             self._nodes = largest + 1
             self._require_disk_for_rows(largest)
         return self._nodes
+
+    def _no_nodes(self) -> InputError:
+        return InputError(
+            "there are no edges, and nothing says how many nodes there are",
+            path=self._inputs.readers[0].path if self._inputs.readers else None,
+            remedy="give num_nodes or node features",
+        )
 
     def _require_disk_for_rows(self, largest: int) -> None:
         needed, free = 8 * (largest + 2), free_disk_bytes(self._directory.path)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from overspill.build.directory import BuildDirectory
 from overspill.build.npy import NpyFile, NpyReader, read_npy_header
 from overspill.build.pipeline import prefetched
+from overspill.build.source import SourceFile
 from overspill.errors import FormatError, InputError
 from overspill.storage.arrays import ArrayWriter
 from overspill.storage.records import STORED_DTYPES, FileRecord
@@ -27,7 +28,7 @@ def open_features(path: str) -> NpyFile:
     Raises:
         InputError: It is damaged, has no first axis, or holds a type that cannot be stored.
     """
-    file = read_npy_header(path)
+    file = read_npy_header(SourceFile.check(path))
     if file.dtype.name not in STORED_DTYPES:
         raise InputError(
             f"{path} holds {file.dtype}, which no array file can store",

@@ -12,6 +12,7 @@ from overspill.build.features import open_features
 from overspill.build.npy import NpyFile
 from overspill.build.pipeline import prefetched
 from overspill.build.readers import EdgeChunk, EdgeReader, open_edges, sniff_format
+from overspill.build.source import SourceFile
 from overspill.build.spec import MOST_NODES, BuildSpec
 from overspill.errors import InputError
 
@@ -43,9 +44,10 @@ class Inputs:
         """
         features = {name: open_features(path) for name, path in spec.node_features.items()}
         count, known_from = _known_nodes(spec, features)
-        snap = any(sniff_format(path) == "snap" for path in spec.edges)
+        sources = [SourceFile.check(path) for path in spec.edges]
+        snap = any(sniff_format(source) == "snap" for source in sources)
         remap = spec.ids == "remap" or (spec.ids == "auto" and snap and count is None)
-        readers = tuple(open_edges(path, spec) for path in spec.edges)
+        readers = tuple(open_edges(source, spec) for source in sources)
         return cls(readers, features, remap, count, known_from)
 
     @property

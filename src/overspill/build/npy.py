@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 from numpy.lib import format as npy_format
 
+from overspill.build.source import SourceFile
 from overspill.errors import InputError
 
 MAGIC = b"\x93NUMPY"
@@ -25,18 +26,23 @@ class NpyFile:
     """A .npy file whose size is exactly what its header says.
 
     Attributes:
-        path: The file.
+        source: The file as it was when its header was read.
         dtype: Element type, byte order included.
         shape: Logical shape.
         fortran: Whether the first axis varies fastest in the file.
         offset: Where the data starts.
     """
 
-    path: str
+    source: SourceFile
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     fortran: bool
     offset: int
+
+    @property
+    def path(self) -> str:
+        """Where the file is."""
+        return self.source.path
 
     @property
     def nbytes(self) -> int:
@@ -49,33 +55,31 @@ class NpyFile:
         return self.offset + self.nbytes
 
 
-def read_npy_header(path: str) -> NpyFile:
+def read_npy_header(source: SourceFile) -> NpyFile:
     """Read and check a header, versions 1 and 2.
 
     Raises:
-        InputError: Missing, not a .npy file, of objects, or of another size than the header says.
+        InputError: Not a .npy file, of objects, or of another size than the header says.
     """
-    try:
-        with Path(path).open("rb") as file:
-            if file.read(len(MAGIC)) != MAGIC:
-                raise InputError(
-                    f"{path} is not a .npy file: its first bytes are not the format's",
-                    path=path,
-                    remedy="save it with numpy.save; raw bytes have neither dtype nor shape",
-                )
-            file.seek(0)
-            shape, fortran, dtype = _header(file, path)
-            offset, size = file.tell(), os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}", path=path) from error
+    path = source.path
+    with source.opened() as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise InputError(
+                f"{path} is not a .npy file: its first bytes are not the format's",
+                path=path,
+                remedy="save it with numpy.save; raw bytes have neither dtype nor shape",
+            )
+        file.seek(0)
+        shape, fortran, dtype = _header(file, path)
+        offset = file.tell()
     if dtype.hasobject or dtype.names is not None:
         raise InputError(f"{path} holds {dtype}, not numbers", path=path, value=str(dtype))
-    found = NpyFile(path, dtype, shape, fortran, offset)
-    if size != found.file_bytes:
+    found = NpyFile(source, dtype, shape, fortran, offset)
+    if source.nbytes != found.file_bytes:
         raise InputError(
-            f"{path} has {size} bytes where its header says {found.file_bytes}",
+            f"{path} has {source.nbytes} bytes where its header says {found.file_bytes}",
             path=path,
-            value=str(size),
+            value=str(source.nbytes),
             remedy="the file was cut or written over: make it again",
         )
     return found
@@ -94,24 +98,20 @@ def _header(file: BinaryIO, path: str) -> tuple[tuple[int, ...], bool, np.dtype[
 
 
 class NpyReader:
-    """Reads slices of a .npy file by pread; close it, or use it as a context manager."""
+    """Reads a .npy file by pread, as a context manager; the file must stay as it was checked."""
 
     def __init__(self, file: NpyFile) -> None:
         self.file = file
-        try:
-            self._fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise InputError(
-                f"cannot read {file.path}: {error.strerror}", path=file.path
-            ) from error
-        # Read once: its pages should not push out what others use (ignored by older kernels).
-        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_NOREUSE)
+        self._stack = ExitStack()
 
     def __enter__(self) -> NpyReader:
+        self._fd = self._stack.enter_context(self.file.source.opened()).fileno()
+        # Read once: its pages should not push out what others use (ignored by older kernels).
+        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_NOREUSE)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
+    def __exit__(self, *raised: Any) -> None:
+        self._stack.__exit__(*raised)
 
     def elements(self, first: int, out: npt.NDArray[Any]) -> None:
         """Fill a contiguous array of the file's dtype with elements in the file's order."""
@@ -126,7 +126,11 @@ class NpyReader:
                     f"cannot read {self.file.path}: {error.strerror}", path=self.file.path
                 ) from error
             if count == 0:
-                raise InputError(f"{self.file.path} was cut while in use", path=self.file.path)
+                raise InputError(
+                    f"{self.file.path} was cut while the build read it",
+                    path=self.file.path,
+                    remedy="build again once nothing writes the file",
+                )
             done += count
 
     def rows(self, first: int, out: npt.NDArray[Any]) -> npt.NDArray[Any]:

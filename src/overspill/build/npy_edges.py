@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from overspill.build.npy import NpyFile, NpyReader, read_npy_header
 from overspill.build.readers import EdgeChunk
+from overspill.build.source import SourceFile
 from overspill.build.spec import BuildSpec
 from overspill.errors import InputError
 
@@ -74,16 +75,16 @@ class NpyEdges:
             )
 
 
-def open_reader(path: str, spec: BuildSpec) -> NpyEdges:
+def open_reader(source: SourceFile, spec: BuildSpec) -> NpyEdges:
     """Check dtype and shape; see `overspill.build.readers.open_edges`."""
-    file = read_npy_header(path)
+    file = read_npy_header(source)
     if file.dtype.kind not in "iu":
         with NpyReader(file) as reader:
             first = np.empty(min(1, file.nbytes), file.dtype)
             reader.elements(0, first)
         raise InputError(
-            f"edge ids must be integers; {path} holds {file.dtype}",
-            path=path,
+            f"edge ids must be integers; {file.path} holds {file.dtype}",
+            path=file.path,
             row=0,
             column="0",
             value=str(first[0]) if len(first) else str(file.dtype),

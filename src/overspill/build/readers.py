@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from overspill.build.npy import MAGIC
+from overspill.build.source import SourceFile
 from overspill.build.spec import BuildSpec
 from overspill.errors import InputError
 
@@ -69,21 +70,15 @@ class EdgeReader(Protocol):
         """The row of an edge, as the format's users count rows; may read the file again."""
 
 
-def sniff_format(path: str) -> str:
+def sniff_format(source: SourceFile) -> str:
     """Tell "npy", "csv" or "snap" by the first bytes and the name.
 
     Raises:
-        InputError: The file is missing, or of none of these formats.
+        InputError: The file is of none of these formats.
     """
-    try:
-        with Path(path).open("rb") as file:
-            start = file.read(len(MAGIC))
-    except OSError as error:
-        remedy = f"give its files: {path}/*.csv" if Path(path).is_dir() else "check the path"
-        raise InputError(
-            f"cannot read {path}: {error.strerror}", path=path, remedy=remedy
-        ) from error
-    suffix = Path(path).suffix.lower()
+    with source.opened() as file:
+        start = file.read(len(MAGIC))
+    suffix = Path(source.path).suffix.lower()
     if start == MAGIC or suffix == ".npy":
         return "npy"
     if suffix == ".csv":
@@ -91,19 +86,19 @@ def sniff_format(path: str) -> str:
     if suffix == ".txt":
         return "snap"
     raise InputError(
-        f"{path}: edges cannot be read from a {suffix or 'nameless'} file",
-        path=path,
+        f"{source.path}: edges cannot be read from a {suffix or 'nameless'} file",
+        path=source.path,
         remedy="give .csv with a header, .txt (pairs apart by tabs or spaces, as SNAP has them) "
         "or .npy",
     )
 
 
-def open_edges(path: str, spec: BuildSpec) -> EdgeReader:
+def open_edges(source: SourceFile, spec: BuildSpec) -> EdgeReader:
     """Open one file of edges and check what can be checked without reading it.
 
     Raises:
         InputError: The file cannot be read as edges.
     """
     # By name: a build without CSV does not pay for pyarrow's memory.
-    module = importlib.import_module(f"overspill.build.{_MODULES[sniff_format(path)]}")
-    return cast("EdgeReader", module.open_reader(path, spec))
+    module = importlib.import_module(f"overspill.build.{_MODULES[sniff_format(source)]}")
+    return cast("EdgeReader", module.open_reader(source, spec))

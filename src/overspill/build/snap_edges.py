@@ -1,4 +1,4 @@
-"""Edges from SNAP text: "#" comments, spaces or tabs, LF or CRLF, blank lines, any ids.
+"""Edges from SNAP text: "#" comments, spaces or tabs, blank lines, any line end, any ids.
 
 Bottleneck: parsing, by a compiled state machine over blocks of the file. What follows the second
 integer of a line is ignored. Rows are lines, counted from 1, comments included.
@@ -7,19 +7,20 @@ integer of a line is ignored. Rows are lines, counted from 1, comments included.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from overspill.build.readers import EdgeChunk, id_remedy
+from overspill.build.source import SourceFile
 from overspill.build.spec import BuildSpec
 from overspill.errors import InputError
 from overspill.kernels.text import MISSING_COLUMN, PARSED, TOO_LARGE, parse_edges
 
 _ALIVE = 3
 _BLOCK_BYTES = 1 << 20
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class SnapEdges:
@@ -27,64 +28,57 @@ class SnapEdges:
 
     columns = ("source", "target")
 
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self.nbytes = Path(path).stat().st_size
+    def __init__(self, source: SourceFile) -> None:
+        self.path, self.nbytes = source.path, source.nbytes
         self.count: int | None = None
+        self._source = source
 
     def locate(self, edge: int) -> int:
         """The line of an edge; reads the file again up to it."""
         left, line = edge + 1, 0
         out = np.empty((2, 1 << 16), np.int64)
-        for text in self._blocks():
-            at = 0
-            while at < len(text) and left:
-                room = min(left, out.shape[1])
-                _, state = _parse(text[at:], out[:, :room])
-                left, line, at = left - int(state[0]), line + int(state[1]), at + int(state[2])
-            if not left:
-                break
+        with self._source.opened() as file:
+            for text in self._whole_lines(file):
+                at = 0
+                while at < len(text) and left:
+                    room = min(left, out.shape[1])
+                    _, state = _parse(text[at:], out[:, :room])
+                    left, line, at = left - int(state[0]), line + int(state[1]), at + int(state[2])
+                if not left:
+                    break
         return line
 
     def chunks(self, most_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges; InputError at a line that is not two integers of 64 bits."""
         ids = [np.empty((2, most_edges), np.int64) for _ in range(_ALIVE)]
         number = first = lines = done = 0
-        for text in self._blocks():
-            at = 0
-            while at < len(text):
-                out = ids[number % _ALIVE]
-                outcome, state = _parse(text[at:], out)
-                count = int(state[0])
-                lines += int(state[1])
-                if outcome != PARSED:
-                    cell = text[at + int(state[4]) :][:80].tobytes()
-                    raise self._wrong(outcome, cell, int(state[3]), lines + 1)
-                at += int(state[2])
-                if count:
-                    yield EdgeChunk(out[0, :count], out[1, :count], first, done + at)
-                    number, first = number + 1, first + count
-            done += len(text)
-
-    def _blocks(self) -> Iterator[npt.NDArray[np.uint8]]:
-        """Blocks of whole lines, each ending with a line feed."""
-        try:
-            with Path(self.path).open("rb", buffering=0) as file:
-                yield from self._whole_lines(file)
-        except OSError as error:
-            raise InputError(
-                f"cannot read {self.path}: {error.strerror}", path=self.path
-            ) from error
+        with self._source.opened() as file:
+            for text in self._whole_lines(file):
+                at = 0
+                while at < len(text):
+                    out = ids[number % _ALIVE]
+                    outcome, state = _parse(text[at:], out)
+                    count = int(state[0])
+                    lines += int(state[1])
+                    if outcome != PARSED:
+                        cell = text[at + int(state[4]) :][:80].tobytes()
+                        raise self._wrong(outcome, cell, int(state[3]), lines + 1)
+                    at += int(state[2])
+                    if count:
+                        yield EdgeChunk(out[0, :count], out[1, :count], first, done + at)
+                        number, first = number + 1, first + count
+                done += len(text)
 
     def _whole_lines(self, file: BinaryIO) -> Iterator[npt.NDArray[np.uint8]]:
-        kept = b""
+        """Blocks of whole lines, each ending with a line feed or a carriage return."""
+        kept = file.read(len(_BYTE_ORDER_MARK)).removeprefix(_BYTE_ORDER_MARK)
         while piece := file.read(_BLOCK_BYTES):
-            end = piece.rfind(b"\n") + 1
+            text = kept + piece
+            # A carriage return at the very end may be the first half of a line end.
+            end = max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1
             if end:
-                yield np.frombuffer(kept + piece[:end], np.uint8)
-                kept = piece[end:]
-            else:
-                kept += piece
+                yield np.frombuffer(text[:end], np.uint8)
+            kept = text[end:]
             if len(kept) > 4 * _BLOCK_BYTES:
                 raise InputError(
                     f"{self.path} has a line of more than {4 * _BLOCK_BYTES} bytes: not SNAP text",
@@ -94,7 +88,7 @@ class SnapEdges:
             yield np.frombuffer(kept + b"\n", np.uint8)
 
     def _wrong(self, outcome: int, cell: bytes, column: int, line: int) -> InputError:
-        words = cell.split(b"\n")[0].split()
+        words = (cell.splitlines() or [b""])[0].split()
         told = {
             MISSING_COLUMN: "a line has fewer than two columns",
             TOO_LARGE: "an id does not fit 64 bits",
@@ -117,6 +111,6 @@ def _parse(
     return parse_edges(text, out[0], out[1], state), state
 
 
-def open_reader(path: str, _spec: BuildSpec) -> SnapEdges:
+def open_reader(source: SourceFile, _spec: BuildSpec) -> SnapEdges:
     """See `overspill.build.readers.open_edges`."""
-    return SnapEdges(path)
+    return SnapEdges(source)

@@ -1,7 +1,8 @@
 """Parse SNAP edge-list text: two integers a line, "#" lines and blank lines skipped.
 
-Bottleneck: one branch a byte. The state machine takes any mix of spaces and tabs, LF or CRLF, and
-ignores what follows the second integer, as signed and temporal SNAP graphs carry more columns.
+Bottleneck: one branch a byte. The state machine takes any mix of spaces and tabs, and LF, CRLF
+or CR as line ends. What follows the second integer is ignored, as signed and temporal SNAP graphs
+carry more columns.
 """
 
 from __future__ import annotations
@@ -20,18 +21,26 @@ _TAB, _LF, _CR, _SPACE, _HASH, _MINUS, _ZERO, _NINE = 9, 10, 13, 32, 35, 45, 48,
 
 @kernel
 def _skip_blanks(text: npt.NDArray[np.uint8], at: int) -> int:
-    while text[at] == _SPACE or text[at] == _TAB or text[at] == _CR:
+    while text[at] == _SPACE or text[at] == _TAB:
         at += 1
     return at
 
 
 @kernel
+def _ends_line(byte: int) -> bool:
+    return byte in (_LF, _CR)
+
+
+@kernel
 def _parse_integer(text: npt.NDArray[np.uint8], at: int, out: Ids, place: int) -> int:
     """Parse one cell into ``out[place]``; where it ends, or minus what is wrong with it."""
-    if text[at] == _LF:
+    if _ends_line(text[at]):
         return -2
     negative = text[at] == _MINUS
     if negative:
+        at += 1
+    first = at
+    while text[at] == _ZERO:  # padding does not count as digits
         at += 1
     digits, value = at, np.uint64(0)
     while _ZERO <= text[at] <= _NINE:
@@ -39,8 +48,8 @@ def _parse_integer(text: npt.NDArray[np.uint8], at: int, out: Ids, place: int) -
             return -3
         value = value * np.uint64(10) + np.uint64(text[at] - _ZERO)
         at += 1
-    ends = text[at] == _SPACE or text[at] == _TAB or text[at] == _CR or text[at] == _LF
-    if at == digits or not ends:
+    ends = text[at] == _SPACE or text[at] == _TAB or _ends_line(text[at])
+    if at == first or not ends:
         return -1
     if value > _LARGEST + np.uint64(negative):
         return -3
@@ -53,7 +62,7 @@ def parse_edges(text: npt.NDArray[np.uint8], sources: Ids, targets: Ids, state: 
     """Parse whole lines until the text or the output ends, or a line is wrong.
 
     Args:
-        text: Bytes that end with a line feed.
+        text: Bytes that end with a line end; a line feed that follows it is not in the next text.
         sources: Filled with the first integer of each line.
         targets: Filled with the second.
         state: Filled: edges parsed, lines passed, bytes passed, the wrong column (0 or 1) and
@@ -66,7 +75,7 @@ def parse_edges(text: npt.NDArray[np.uint8], sources: Ids, targets: Ids, state: 
     outcome = 0
     while place < text.shape[0] and edges < sources.shape[0]:
         at = _skip_blanks(text, place)
-        if text[at] != _LF and text[at] != _HASH:
+        if not _ends_line(text[at]) and text[at] != _HASH:
             state[3], state[4] = 0, at
             at = _parse_integer(text, at, sources, edges)
             if at >= 0:
@@ -77,9 +86,11 @@ def parse_edges(text: npt.NDArray[np.uint8], sources: Ids, targets: Ids, state: 
                 outcome = -at
                 break
             edges += 1
-        while text[at] != _LF:
+        while not _ends_line(text[at]):
             at += 1
         place = at + 1
+        if text[at] == _CR and place < text.shape[0] and text[place] == _LF:
+            place += 1
         lines += 1
     state[0], state[1], state[2] = edges, lines, place
     return outcome
