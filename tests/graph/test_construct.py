@@ -56,6 +56,6 @@ def test_a_refused_build_leaves_nothing_to_open(tmp_path: Path) -> None:
         ov.open_dataset(tmp_path / "out")
 
 
-def test_an_unknown_option_is_a_type_error(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="nodes"):
+def test_an_unknown_option_is_told_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no option 'nodes'.*num_nodes"):
         ov.build_dataset(tmp_path / "out", edges="e.csv", nodes=5)  # type: ignore[call-arg]
