@@ -57,5 +57,5 @@ def test_a_refused_build_leaves_nothing_to_open(tmp_path: Path) -> None:
 
 
 def test_an_unknown_option_is_told_with_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no option 'nodes'.*num_nodes"):
+    with pytest.raises(InputError, match=r"no option 'nodes'.*num_nodes"):
         ov.build_dataset(tmp_path / "out", edges="e.csv", nodes=5)  # type: ignore[call-arg]
