@@ -207,3 +207,25 @@ def test_the_limit_asked_for_is_kept(
     )
     assert found["allowed_bytes"] == limit_mib * MIB
     require_naive(read_built(large / "out"), *np.load(edges), 300_000)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_rows_larger_than_a_slice_keep_the_limit(
+    run_python: Callable[..., PythonResult], large: Path, order: str
+) -> None:
+    """Rows of 64 MiB in big-endian order, which a build turns as well."""
+    np.save(large / "e.npy", np.array([[0, 1, 2], [1, 2, 0]]))
+    array = np.arange(3 << 24, dtype=">f4").reshape(3, 1 << 24)
+    np.save(large / "x.npy", np.asarray(array, order=order))
+    found = confined_build(
+        run_python,
+        [large / "x.npy"],
+        None,
+        edges=large / "e.npy",
+        edge_axis=1,
+        node_features={"x": str(large / "x.npy")},
+        out=large / "out",
+        memory_limit="128MiB",
+    )
+    assert found["allowed_bytes"] == 128 * MIB
+    assert np.array_equal(read_built(large / "out").arrays["x"], array)

@@ -1,10 +1,12 @@
 """Node arrays: copied from .npy into array files, a slice at a time.
 
-Bottleneck: the device. A thread reads one slice ahead; memory is three slices whatever the size.
+Bottleneck: the device. A thread reads one slice ahead; memory is three slices whatever the shape:
+what is copied are elements, so a row may be larger than a slice.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -16,7 +18,9 @@ import numpy.typing as npt
 from overspill.build.directory import BuildDirectory
 from overspill.build.npy import NpyFile, NpyReader, read_npy_header
 from overspill.build.pipeline import prefetched
+from overspill.build.reorder import Reorder, as_they_lie
 from overspill.build.source import SourceFile
+from overspill.build.spool import ScratchFile
 from overspill.errors import FormatError, InputError
 from overspill.storage.arrays import ArrayWriter
 from overspill.storage.records import STORED_DTYPES, FileRecord
@@ -55,13 +59,13 @@ def copy_features(
         file: The checked source.
         directory: The build's directory.
         path: Where the array goes in it.
-        slice_bytes: Size of a slice; a row larger than that is a slice of its own.
+        slice_bytes: Size of a slice.
         on_progress: Called with the bytes done in each slice.
     """
     target = directory.file(path)
     directory.file(path + ".partial")
     writer = ArrayWriter(target, dtype=file.dtype.name, shape=file.shape, record_path=path)
-    with writer, closing(cast("Any", prefetched(_slices(file, slice_bytes)))) as slices:
+    with writer, closing(cast("Any", prefetched(_slices(file, directory, slice_bytes)))) as slices:
         for rows in slices:
             writer.append(rows)
             on_progress(rows.nbytes)
@@ -70,13 +74,26 @@ def copy_features(
     return writer.result
 
 
-def _slices(file: NpyFile, slice_bytes: int) -> Iterator[npt.NDArray[Any]]:
-    row_bytes = math.prod(file.shape[1:]) * file.dtype.itemsize
-    if not row_bytes:
+def _slices(
+    file: NpyFile, directory: BuildDirectory, slice_bytes: int
+) -> Iterator[npt.NDArray[Any]]:
+    """The elements in C order, flat and little-endian."""
+    if not file.nbytes:
         return
-    count = min(max(1, slice_bytes // row_bytes), file.shape[0])
-    buffers = [np.empty((count, *file.shape[1:]), file.dtype) for _ in range(3)]
+    little = file.dtype.newbyteorder("<")
     with NpyReader(file) as reader:
-        for number, first in enumerate(range(0, file.shape[0], max(1, count))):
-            rows = buffers[number % 3][: file.shape[0] - first]
-            yield reader.rows(first, rows).astype(file.dtype.newbyteorder("<"), copy=False)
+        if file.fortran:
+            reorder = Reorder(file.dtype, 3 * slice_bytes, _scratch_maker(directory))
+            parts = reorder.slices(reader.elements, 0, file.shape)
+        else:
+            most = max(1, slice_bytes // file.dtype.itemsize)
+            buffers = itertools.cycle([np.empty(most, file.dtype) for _ in range(3)])
+            parts = as_they_lie(reader.elements, 0, math.prod(file.shape), buffers)
+        with closing(cast("Any", parts)):
+            for part in parts:
+                yield part if file.dtype == little else part.byteswap(inplace=True).view(little)
+
+
+def _scratch_maker(directory: BuildDirectory) -> Callable[[], ScratchFile]:
+    numbers = itertools.count(1)
+    return lambda: ScratchFile(directory.file(f"scratch/reorder-{next(numbers)}"))

@@ -1,7 +1,4 @@
-"""The header of a .npy file, checked, and slices of its data read without mapping or pickling.
-
-Memory order does not matter: a Fortran-ordered array is a C-ordered one with its axes reversed.
-"""
+"""The header of a .npy file, checked, and its elements read without mapping or pickling."""
 
 from __future__ import annotations
 
@@ -132,24 +129,3 @@ class NpyReader:
                     remedy="build again once nothing writes the file",
                 )
             done += count
-
-    def rows(self, first: int, out: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Read ``len(out)`` rows from `first`, whatever the memory order.
-
-        Args:
-            first: The first row.
-            out: C-contiguous (rows, ...) of the file's dtype; scratch space of that size is taken
-                for Fortran order.
-
-        Returns:
-            `out`, filled.
-        """
-        count, width = len(out), math.prod(out.shape[1:])
-        if not self.file.fortran or width <= 1:
-            self.elements(first * width, out)
-            return out
-        columns = np.empty((width, count), self.file.dtype)
-        for column in range(width):
-            self.elements(column * self.file.shape[0] + first, columns[column])
-        out[:] = columns.reshape(*out.shape[:0:-1], count).T
-        return out
