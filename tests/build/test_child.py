@@ -18,7 +18,7 @@ import pytest
 from naive import read_built, require_naive
 from overspill.build import BuildSpec, describe_build, run_build
 from overspill.build.directory import MARKER_NAME
-from overspill.build.wire import decode_error, encode_error
+from overspill.build.wire import decode_error, encode_error, name_error
 from overspill.errors import (
     BuildFailedError,
     DiskRefusedError,
@@ -106,6 +106,33 @@ def test_errors_cross_whole(error: OverspillError) -> None:
     arrived = decode_error(encode_error(error))
     assert type(arrived) is type(error) and str(arrived) == str(error)
     assert vars(arrived) | {"errno": arrived.errno} == vars(error) | {"errno": error.errno}
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "told"),
+    [
+        (OSError(5, "it broke", "/a/file"), DiskRefusedError, "/a/file: it broke"),
+        (OSError(24, "too many open files"), DiskRefusedError, "/out: too many open files"),
+        (OSError("no number"), DiskRefusedError, "/out: no number"),
+        (MemoryError("1 GiB for an array"), NoRoomError, "1 GiB for an array"),
+        (MemoryError(), NoRoomError, "no memory; path: /out"),
+        (OutputDirError("busy"), OutputDirError, "busy"),
+    ],
+)
+def test_what_the_system_refuses_gets_a_name(
+    error: OSError | MemoryError, kind: type[OverspillError], told: str
+) -> None:
+    named = name_error(error, path="/out")
+    assert type(named) is kind and told in str(named)
+    if isinstance(error, OSError):
+        assert named.errno == error.errno
+
+
+def test_a_name_that_is_too_long_is_no_failed_build(tmp_path: Path, edges: Path) -> None:
+    out = tmp_path / ("long" * 100)
+    with pytest.raises(DiskRefusedError, match="too long") as caught:
+        run_build(describe_build(out, edges=edges))
+    assert caught.value.errno == 36 and caught.value.path == str(out)
 
 
 @pytest.mark.parametrize("kind", ["Nonsense", "annotations", "format_bytes", None])

@@ -2,11 +2,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from naive import TINY
+from overspill.build.construct import construct
 from overspill.build.directory import MARKER_NAME, BuildDirectory, is_unfinished_build
+from overspill.build.inputs import Inputs
+from overspill.build.progress import Event
+from overspill.build.spec import describe_build
 from overspill.errors import DiskRefusedError, FormatError, OutputDirError
 from overspill.storage.manifest import Manifest, read_manifest
 
@@ -89,6 +96,74 @@ def test_starting_over_removes_nothing_that_is_not_listed(tmp_path: Path) -> Non
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
+def test_starting_over_names_a_foreign_file_wherever_it_lies(tmp_path: Path) -> None:
+    unfinished(tmp_path, "scratch/spool")
+    (tmp_path / "scratch" / "mine").touch()
+    with pytest.raises(OutputDirError, match="scratch/mine"), BuildDirectory(tmp_path):
+        pass
+    assert (tmp_path / "scratch" / "mine").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "manifest.json.partial", "scratch/mine", "nodes/node/x"]
+)
+def test_a_file_dropped_where_the_build_writes_is_kept(tmp_path: Path, name: str) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(OutputDirError, match=name), BuildDirectory(out) as directory:
+        directory.file("scratch/spool")
+        directory.file("nodes/node/other").touch()
+        (out / name).write_text("mine")
+        directory.file("nodes/node/x").write_text("x")
+        directory.publish(EMPTY)
+    assert [p.read_text() for p in out.rglob("*") if p.is_file()] == ["mine"]
+    with pytest.raises(FormatError):
+        read_manifest(out)
+
+
+def test_a_file_dropped_beside_the_build_s_is_left_alone(tmp_path: Path) -> None:
+    with BuildDirectory(tmp_path) as directory:
+        (tmp_path / "note.txt").write_text("mine")
+        directory.publish(EMPTY)
+    assert read_manifest(tmp_path) == EMPTY and (tmp_path / "note.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("then", ["gone", "made again", "another build"])
+@pytest.mark.parametrize("step", ["file", "publish"])
+def test_a_directory_that_is_removed_during_the_build(tmp_path: Path, then: str, step: str) -> None:
+    out = tmp_path / "out"
+    removed = pytest.raises(OutputDirError, match="removed or replaced")
+    with removed as caught, BuildDirectory(out) as directory:
+        out.rename(tmp_path / "elsewhere")
+        if then != "gone":
+            out.mkdir()
+        if then == "another build":
+            (out / MARKER_NAME).write_bytes((tmp_path / "elsewhere" / MARKER_NAME).read_bytes())
+        if step == "publish":
+            directory.publish(EMPTY)
+        elif then == "gone":
+            directory.file("nodes/x")
+        else:
+            raise DiskRefusedError("the disk refused a file", path=str(out))
+    assert caught.value.path == str(out) and caught.value.remedy
+    assert not (out / "manifest.json").exists()
+
+
+def test_an_error_is_not_hidden_by_the_removal_of_its_directory(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(KeyError, match="the real one"), BuildDirectory(out):
+        out.rename(tmp_path / "elsewhere")
+        raise KeyError("the real one")
+
+
+@pytest.mark.parametrize("below", ["", "a/b"])
+def test_a_link_that_leads_nowhere(tmp_path: Path, below: str) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    out = tmp_path / "link" / below
+    with pytest.raises(OutputDirError, match=r"link to .*nowhere, which does not exist") as caught:
+        BuildDirectory(out).__enter__()
+    assert caught.value.remedy and sorted(p.name for p in tmp_path.iterdir()) == ["link"]
+
+
 @pytest.mark.parametrize("entry", ["../precious", "/etc/passwd", 7, "a/../../precious"])
 def test_a_list_that_leaves_the_directory_is_refused(tmp_path: Path, entry: object) -> None:
     out = tmp_path / "out"
@@ -144,3 +219,24 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DiskRefusedError), BuildDirectory(tmp_path / "file" / "out"):
         pass
+
+
+@pytest.mark.parametrize(
+    "phase", ["collect ids", "partition", "build rows", "copy node arrays", "publish"]
+)
+def test_a_build_whose_directory_is_removed_says_so(tmp_path: Path, phase: str) -> None:
+    np.save(tmp_path / "e.npy", np.tile(np.arange(30), (2, 9)))
+    np.save(tmp_path / "x.npy", np.zeros((30, 9)))
+    out, left = tmp_path / "out", [phase]
+    spec = describe_build(
+        out, edges=tmp_path / "e.npy", ids="remap", node_features={"x": tmp_path / "x.npy"}
+    )
+
+    def remove(event: Event) -> None:
+        if event["phase"] in left:
+            left.clear()
+            shutil.rmtree(out)
+
+    with pytest.raises(OutputDirError, match="removed or replaced") as caught:
+        construct(spec, TINY, inputs=Inputs.open(spec), send=remove)
+    assert not left and caught.value.path == str(out) and not out.exists()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,12 +55,37 @@ def test_the_setting_limits_where_the_call_does_not() -> None:
     assert describe_build("o", edges="e.csv").memory_limit_bytes is None
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.array])
+def test_integers_of_numpy_travel_as_well(kind: Any) -> None:
+    spec = describe_build(
+        "o", edges="e.csv", num_nodes=kind(7), edge_axis=kind(1), memory_limit=kind(100)
+    )
+    assert BuildSpec.from_json(spec.to_json()) == spec
+    assert (spec.num_nodes, spec.edge_axis, spec.memory_limit_bytes) == (7, 1, 100)
+
+
+@pytest.mark.parametrize("argument", ["out", "edges", "node_features"])
+def test_a_path_with_a_nul_byte(argument: str) -> None:
+    paths: dict[str, Any] = {"out": "o", "edges": "e.csv", "node_features": "x.npy"}
+    paths[argument] = "a\0b"
+    with pytest.raises(InputError, match=f"{argument}.*NUL byte"):
+        describe_build(
+            paths["out"], edges=paths["edges"], node_features={"x": paths["node_features"]}
+        )
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {"ids": "hash"},
         {"layout": "coo"},
         {"edge_axis": 2},
+        {"edge_axis": True},
+        {"edge_axis": np.array([0, 1])},
+        {"num_nodes": np.True_},
+        {"num_nodes": np.float64(3)},
+        {"num_nodes": np.int64(-1)},
+        {"node_features": {5: "x.npy"}},
         {"num_nodes": -1},
         {"num_nodes": 2**63},
         {"columns": ("a",)},

@@ -21,7 +21,7 @@ from overspill.build.plan import BuildPlan, plan_build
 from overspill.build.progress import Event
 from overspill.build.snap_edges import SnapEdges
 from overspill.build.spec import BuildSpec
-from overspill.build.wire import encode_error
+from overspill.build.wire import encode_error, name_error
 from overspill.errors import OverspillError
 from overspill.kernels.csr import LONG_ROW, place_edges, sort_rows
 from overspill.kernels.jit import compiled_into_cache
@@ -62,6 +62,9 @@ def main() -> int:
             peak = sampler.peaks.anon_bytes
     except OverspillError as error:
         send({"event": "error", **encode_error(error)})
+        return REFUSED
+    except (OSError, MemoryError) as error:
+        send({"event": "error", **encode_error(name_error(error, path=spec.out))})
         return REFUSED
     modules = sorted({name.split(".")[0] for name in sys.modules})
     send({"event": "summary", **asdict(summary), "peak_anon_bytes": peak, "modules": modules})

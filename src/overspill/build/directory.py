@@ -9,6 +9,7 @@ marker goes, so a directory is at any moment either unfinished (a marker, no man
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from overspill.linux.locks import lock_exclusive
 from overspill.storage.manifest import MANIFEST_NAME, Manifest, publish_manifest
 from overspill.storage.records import require_inside
 
+_log = logging.getLogger("overspill")
 MARKER_NAME = ".overspill-build"
 SCRATCH = "scratch"  # where files that do not outlive the build go
 _MAGIC = {"format": "overspill-build", "version": 1}
@@ -58,22 +60,42 @@ class BuildDirectory:
         return self
 
     def file(self, relative: str) -> Path:
-        """The path of a file that the build is about to make; its directories are made."""
+        """The path of a file that the build is about to make; its directories are made.
+
+        Raises:
+            OutputDirError: Something else put a file there; it is not touched.
+        """
         parts = Path(relative).parts
         for depth in range(1, len(parts)):
             directory = self.path.joinpath(*parts[:depth])
             if not directory.is_dir():
                 self._note("/".join(parts[:depth]) + "/")
                 self._guard(directory.mkdir)
+        # Before it is listed: what is listed may be removed.
+        if os.path.lexists(self.path / relative):
+            raise _foreign(self.path, relative)
         self._note(relative)
         return self.path / relative
 
     def publish(self, manifest: Manifest) -> None:
-        """Publish the manifest, then drop the marker; every scratch file is gone by now."""
+        """Publish the manifest, then drop the marker; every scratch file is gone by now.
+
+        Files that something else put beside the build's own are left alone, and no dataset's part.
+
+        Raises:
+            OutputDirError: Such a file has the manifest's name or lies among the scratch files, or
+                the directory was removed or replaced.
+        """
+        self._require_present()
         scratch = self.path / SCRATCH
         if scratch.is_dir():
+            strays = _files_in(scratch)
+            if strays:
+                raise _foreign(self.path, f"{SCRATCH}/{strays[0]}")
             self._guard(scratch.rmdir)
-        self._note(MANIFEST_NAME + ".partial")
+        if os.path.lexists(self.path / MANIFEST_NAME):
+            raise _foreign(self.path, MANIFEST_NAME)
+        self.file(MANIFEST_NAME + ".partial")
         publish_manifest(self.path, manifest)
         self._finished = True
         self._guard((self.path / MARKER_NAME).unlink)
@@ -86,10 +108,35 @@ class BuildDirectory:
     ) -> None:
         try:
             if not self._finished:
-                remove_listed(self.path)
-                (self.path / MARKER_NAME).unlink(missing_ok=True)
+                self._undo(error)
         finally:
             self._give_up_claim()
+
+    def _undo(self, error: BaseException | None) -> None:
+        """Remove what was made; what goes wrong here must not hide why the build ended."""
+        if isinstance(error, OSError):
+            self._require_present(error)
+        try:
+            remove_listed(self.path)
+            (self.path / MARKER_NAME).unlink(missing_ok=True)
+        except (OSError, FormatError) as failure:
+            if error is None:
+                raise
+            _log.warning("%s could not be cleaned up: %s", self.path, failure)
+
+    def _require_present(self, cause: OSError | None = None) -> None:
+        """Refuse to go on where the marker that is locked no longer lies in the directory."""
+        try:
+            held = (self.path / MARKER_NAME).stat(follow_symlinks=False)
+            if os.path.samestat(os.fstat(self._fd), held):
+                return
+        except OSError as failure:
+            cause = cause or failure
+        raise OutputDirError(
+            f"{self.path} was removed or replaced while the build wrote it",
+            path=str(self.path),
+            remedy="leave the directory alone until the build has ended, and build again",
+        ) from cause
 
     def _note(self, entry: str) -> None:
         # Durable before the file exists: after a crash nothing is there that the list lacks.
@@ -103,13 +150,9 @@ class BuildDirectory:
 
     def _start_over(self) -> None:
         remove_listed(self.path)
-        strays = [entry.name for entry in self.path.iterdir() if entry.name != MARKER_NAME]
+        strays = [name for name in _files_in(self.path) if name != MARKER_NAME]
         if strays:
-            raise OutputDirError(
-                f"{self.path} holds {strays[0]!r}, which the unfinished build in it did not make",
-                path=str(self.path),
-                remedy="move it away, or choose another directory",
-            )
+            raise _foreign(self.path, strays[0])
         os.ftruncate(self._fd, 0)
         self._write_line(_MAGIC)
 
@@ -168,7 +211,28 @@ def remove_listed(path: Path) -> None:
             target.unlink(missing_ok=True)
 
 
+def _files_in(path: Path) -> list[str]:
+    """What lies in a directory at any depth, directories after the files, relative to it."""
+    found = sorted((entry.is_dir(), str(entry.relative_to(path))) for entry in path.rglob("*"))
+    return [name for _, name in found]
+
+
+def _foreign(path: Path, name: str) -> OutputDirError:
+    return OutputDirError(
+        f"{path} holds {name!r}, which the build in it did not make",
+        path=str(path),
+        remedy="move it away, or choose another directory",
+    )
+
+
 def _make_directories(path: Path) -> list[Path]:
+    for place in (path, *path.parents):
+        if place.is_symlink() and not place.exists():
+            raise OutputDirError(
+                f"{place} is a link to {place.readlink()}, which does not exist",
+                path=str(path),
+                remedy="make what it points to, or remove the link",
+            )
     missing = [parent for parent in (path, *path.parents) if not parent.exists()]
     for directory in reversed(missing):
         directory.mkdir(exist_ok=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import glob
 import json
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Literal, TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack, cast
 
 from overspill.errors import InputError
 from overspill.settings import current_settings
@@ -63,6 +64,9 @@ class BuildSpec:
     def __post_init__(self) -> None:
         _require("ids", self.ids, ("auto", "dense", "remap"))
         _require("layout", self.layout, ("csc",))
+        # numpy's integers are as good as Python's, but not in JSON.
+        for name in ("num_nodes", "edge_axis"):
+            object.__setattr__(self, name, _plain_integer(getattr(self, name)))
         _require("edge_axis", self.edge_axis, (None, 0, 1))
         if self.columns is not None:
             names = tuple(self.columns)  # a list, from JSON or a command line, is as good
@@ -78,7 +82,7 @@ class BuildSpec:
                 remedy=f"give a whole number from 0 to {MOST_NODES}",
             )
         for name in self.node_features:
-            if not _NAME.fullmatch(name):
+            if not isinstance(name, str) or not _NAME.fullmatch(name):
                 raise InputError(
                     f"{name!r} cannot name a node array",
                     remedy="use letters, digits, '_', '-' and '.'; at most 100 of them",
@@ -152,7 +156,7 @@ def _limit(memory_limit: str | int | None) -> int | None:
     if memory_limit is None:
         return current_settings().memory_limit_bytes
     try:
-        return parse_bytes(memory_limit)
+        return parse_bytes(cast("str | int", _plain_integer(memory_limit)))
     except (ValueError, TypeError) as error:
         raise InputError(
             f"memory_limit={memory_limit!r} is not a size", remedy='write it like "1GiB"'
@@ -174,6 +178,11 @@ def _matches(pattern: object) -> list[str]:
 
 def _absolute(path: object, argument: str) -> str:
     if isinstance(path, str | Path):
+        if "\0" in str(path):
+            raise InputError(
+                f"{argument}={str(path)!r} holds a NUL byte, which no path can",
+                remedy="check how the path was put together",
+            )
         return str(Path.cwd() / Path(path).expanduser())
     if hasattr(path, "__array__"):
         remedy = f'save it and pass the path: numpy.save("{argument.split("[")[0]}.npy", array)'
@@ -186,10 +195,20 @@ def _kind(value: object) -> str:
     return f"{type(value).__module__.split('.')[0]} {type(value).__name__}"
 
 
+def _plain_integer(value: object) -> object:
+    """An integer of any library as Python's own; everything else as it is, to be refused."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:  # an array has the method too
+        return value
+
+
 def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value <= MOST_NODES
 
 
 def _require(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    if value not in allowed:
+    if type(value) not in map(type, allowed) or value not in allowed:
         raise InputError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
