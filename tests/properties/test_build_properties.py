@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from naive import build_here, require_naive
 from overspill.build.plan import BuildPlan
+from overspill.errors import InputError
 
 plans = st.builds(
     BuildPlan,
@@ -72,6 +73,10 @@ def test_remapped_ids(
     raw = graph[0] * scale + shift
     ids, dense = np.unique(raw, return_inverse=True)
     with tempfile.TemporaryDirectory() as directory:
+        if not raw.size:
+            with pytest.raises(InputError, match="num_nodes"):
+                build(directory, plan, raw, ids="remap")
+            return
         built = build(directory, plan, raw, ids="remap")
     assert np.array_equal(built.ids, ids)
     require_naive(built, *dense.reshape(raw.shape), len(ids))
