@@ -175,6 +175,33 @@ def test_an_interrupt_says_so_and_the_same_command_starts_over(tmp_path: Path) -
     assert "9 nodes, 3 edges" in command(*arguments).stdout
 
 
+def test_clean_removes_the_dead_and_leaves_the_living(tmp_path: Path) -> None:
+    script = (
+        "import sys, torch, overspill as ov\n"
+        "with ov.settings(spill_dir=sys.argv[1], min_bytes=1):\n"
+        "    t = ov.spill_tensor_to_disk(torch.ones(1 << 18), required=True)\n"
+        "    print(t.untyped_storage().filename, flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    argv = [sys.executable, "-c", script, str(tmp_path)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as living:
+        assert living.stdout is not None
+        held = Path(living.stdout.readline().strip())
+        dead = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        with dead:
+            assert dead.stdout is not None
+            left = Path(dead.stdout.readline().strip())
+            dead.kill()
+        assert left.exists()
+        told = command("clean", tmp_path).stdout
+        assert "1 files, 1.0 MiB" in told and "1 dead runs removed" in told
+        assert held.exists() and not left.exists()
+        living.communicate()
+    assert "1 dead runs removed" in command("clean", tmp_path).stdout
+    assert list(tmp_path.iterdir()) == []
+    assert "no spill directory" in command("clean", code=1).stderr
+
+
 def test_version_and_help_answer_without_torch() -> None:
     assert command("--version").stdout.strip() == f"overspill {overspill.__version__}"
     script = (
@@ -183,5 +210,5 @@ def test_version_and_help_answer_without_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for verb in ("build", "info", "verify", "demo"):
+    for verb in ("build", "info", "verify", "demo", "clean"):
         assert verb in done.stdout

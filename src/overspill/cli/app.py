@@ -14,6 +14,7 @@ import typer
 
 from overspill import __version__
 from overspill.cli.build import build
+from overspill.cli.clean import clean
 from overspill.cli.demo.verb import demo
 from overspill.cli.info import info
 from overspill.cli.verify import verify
@@ -49,7 +50,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _verb in (build, info, verify, demo):
+for _verb in (build, info, verify, demo, clean):
     app.command()(_told_plainly(_verb))
 
 
