@@ -52,9 +52,10 @@ class _WatchedFile:
             data += b"\n"
         self.nbytes += len(data)
         self.quotes += data.count(b'"')
-        self.hexadecimal |= any(
-            mark in text for text in (self._last + data[:1], data) for mark in (b"0x", b"0X")
-        )
+        # Single bytes first: among digits, pairs that start with one are slow to look for.
+        if b"x" in data or b"X" in data:
+            text = self._last + data
+            self.hexadecimal |= b"0x" in text or b"0X" in text
         self._last = data[-1:] or self._last
         return data
 
