@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing.resource_tracker
 import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,17 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def _standing_children() -> None:
     # Otherwise the first test that spawns would seem to leave it behind.
     multiprocessing.resource_tracker.ensure_running()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    # torch's workers that are killed leave their sockets, PyG its generated code: in here.
+    place = tmp_path_factory.mktemp("t")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(place))
+        patch.setattr(tempfile, "tempdir", None)
+        yield
+    shutil.rmtree(place)
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,11 @@ import pytest
 
 from capabilities import demand
 from confined import PythonResult, make_cold
+from overspill.cli.demo.confined import make_group, run_confined
 from overspill.cli.demo.generate import CLASSES, generate_graph
+from overspill.cli.demo.large import LargeSpec
+from overspill.errors import BuildFailedError, NoRoomError, UnavailableError
+from overspill.linux.confine import MemoryGroup
 from overspill.units import parse_bytes
 
 LIMIT_BYTES = 1 << 30
@@ -64,6 +68,12 @@ def test_the_default_demo_trains_within_its_hard_limit(demo: Demo) -> None:
     assert demo.row("memory limit") == "1.0 GiB (hard)"
     assert "4.0 GiB of features" in demo.row("data")
     assert 0 < demo.size("anonymous") <= demo.size("together") <= LIMIT_BYTES
+    assert "page cache" in demo.row("measured peak")
+    edges_per_second, rows_per_second = demo.row("build"), demo.row("gather")
+    assert re.match(r"[\d.,]+[MG]? edges/s", edges_per_second)
+    assert re.match(r"[\d.,]+[MG]? rows/s", rows_per_second)
+    in_memory = demo.row("the same in memory").removeprefix("at least ")
+    assert parse_bytes(in_memory) > 5 * LIMIT_BYTES
     accuracy = float(demo.row("accuracy").split()[0])
     assert accuracy > 5 / CLASSES
 
@@ -115,6 +125,47 @@ def test_the_demo_refuses_a_disk_without_room(loop_disk: Callable[[int], Path]) 
     done = _failing_demo(disk)
     assert "needed: 9.2 GiB" in done and "available:" in done and "--size" in done
     assert [path.name for path in disk.iterdir()] == ["lost+found"]
+
+
+SMALL = dict(num_nodes=20_000, memory_limit_bytes=2 << 30, train_batches=3, test_batches=1)
+
+
+def test_where_no_limit_can_be_set_memory_is_measured_and_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> MemoryGroup:
+        raise UnavailableError("no memory group can be made", remedy="run as root")
+
+    monkeypatch.setattr(MemoryGroup, "create", refuse)
+    group, told = make_group(1 << 30)
+    assert group is None
+    assert "measured instead" in told and "no memory group can be made" in told
+    phases: list[str] = []
+    spec = LargeSpec(directory=str(tmp_path), workers=1, **SMALL)
+    result, peaks = run_confined(spec, None, report=lambda phase, *_: phases.append(phase))
+    assert result["nodes"] == 20_000 and result["edges"] == 100_000
+    assert peaks.anon_bytes > 100 << 20
+    order = list(dict.fromkeys(phases))
+    assert order[0] == "generate edges" and order[-2:] == ["train", "test"]
+    assert "build: build rows" in order
+
+
+@pytest.mark.requires("memory_cgroup")
+def test_a_kill_by_the_limit_is_named(
+    tmp_path: Path, memory_group: Callable[[int], MemoryGroup]
+) -> None:
+    spec = LargeSpec(directory=str(tmp_path), workers=0, **SMALL)
+    with pytest.raises(NoRoomError, match=r"over its limit.*--memory-limit"):
+        run_confined(spec, memory_group(96 << 20), report=lambda *_: None)
+
+
+def test_a_refusal_in_the_confined_process_keeps_its_message(tmp_path: Path) -> None:
+    spec = LargeSpec(directory=str(tmp_path / "missing"), workers=0, **SMALL)
+    with pytest.raises(BuildFailedError, match=r"(?s)part 2 ended with status 1.*missing"):
+        run_confined(spec, None, report=lambda *_: None)
+    spec = LargeSpec(directory=str(tmp_path), workers=0, **{**SMALL, "memory_limit_bytes": 1 << 20})
+    with pytest.raises(BuildFailedError, match=r"part 2 failed: .*memory"):
+        run_confined(spec, None, report=lambda *_: None)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -1,0 +1,55 @@
+"""The project's own machinery: set up once, and only again when its inputs change."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def is_set_up(project: Path) -> bool:
+    """Whether make would run nothing for ``make setup``."""
+    done = subprocess.run(["make", "--question", "setup"], cwd=project, capture_output=True)
+    assert done.returncode in (0, 1), done.stderr
+    return done.returncode == 0
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    return tmp_path
+
+
+def test_a_second_run_installs_nothing(project: Path) -> None:
+    assert not is_set_up(project)
+    (project / ".venv").mkdir()
+    (project / ".venv" / ".installed").touch()
+    assert is_set_up(project)
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "constraints.txt"])
+def test_a_changed_input_sets_up_again(project: Path, name: str) -> None:
+    (project / ".venv").mkdir()
+    stamp = project / ".venv" / ".installed"
+    stamp.touch()
+    later = stamp.stat().st_mtime_ns + 10**9
+    os.utime(project / name, ns=(later, later))
+    assert not is_set_up(project)
+
+
+def test_every_installed_version_is_pinned() -> None:
+    lines = (ROOT / "constraints.txt").read_text().split()
+    assert lines and all(line.count("==") == 1 for line in lines)
+    assert "torch==2.13.0" in lines
+
+
+def test_the_pipeline_demands_every_capability() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    assert "OVERSPILL_REQUIRE_CAPABILITIES=1" in script
+    assert "make lint" in script and "make test" in script
