@@ -26,6 +26,8 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     torch.multiprocessing.set_sharing_strategy(
         "file_system" if kind == "by name" else "file_descriptor"
     )
+    if kind == "by name":
+        torch.ones(1).share_memory_()  # the socket to torch's manager stays open from the first on
     place = tmp_path / "spill" if kind == "disk" else None
     with ov.settings(spill_dir=place, min_bytes=1 << 40 if kind == "memory" else 1):
         yield kind
@@ -188,6 +190,14 @@ def test_outputs_share_what_room_there_is(no_spill_dir: None) -> None:
         ov.concatenate_chunks(chunks)
     with ov.settings(min_bytes=1, memory_limit_bytes=8000):
         assert len(ov.concatenate_chunks(chunks)) == 2
+
+
+def test_plain_outputs_that_are_not_written_to_yet_take_their_room(spill_dir: Path) -> None:
+    """Both fit one by one: the second goes to the disk, and a third into what the first left."""
+    large, small = torch.ones(100, 256), torch.ones(100, 100)  # 100 KiB, and 39 KiB
+    with ov.settings(min_bytes=1 << 30, memory_limit_bytes=150 << 10):
+        outputs = ov.concatenate_chunks([(large, large, small)])
+    assert [ov.is_disk_backed(output) for output in outputs] == [False, True, False]
 
 
 def test_without_segments_of_ones_own(no_spill_dir: None, monkeypatch: pytest.MonkeyPatch) -> None:

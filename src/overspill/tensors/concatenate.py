@@ -233,8 +233,9 @@ def _storage(
     if segment is None:
         # Taken whole, before any chunk gives its memory back.
         demand = replace(demand, freed_bytes=0)
-        storage = storage_in_final_home(demand, what)
-        return storage, None, _less(rooms, demand, placement.home)
+        # By these rooms: memory that was taken and not yet written to does not show in new ones.
+        storage, home = storage_in_final_home(demand, what, rooms)
+        return storage, None, _less(rooms, demand, home)
     log_placement(demand, placement, what)
     return segment.storage, segment, _less(rooms, demand, "shm")
 

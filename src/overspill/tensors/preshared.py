@@ -17,7 +17,7 @@ from overspill.errors import (
     UnsupportedTensorError,
 )
 from overspill.placement.final_home import REMEDY, Demand, Rooms, best_offer, place_finally
-from overspill.placement.spill import Placement
+from overspill.placement.spill import Home, Placement
 from overspill.tensors.dtypes import is_mappable
 from overspill.tensors.layouts import tensor_over
 from overspill.tensors.rooms import measured_rooms
@@ -58,7 +58,7 @@ def allocate_preshared(
     """
     sizes, nbytes = _checked(shape, dtype)
     demand = Demand(nbytes=nbytes, random_access=random_access)
-    storage = storage_in_final_home(demand, f"{sizes} {dtype}")
+    storage, _home = storage_in_final_home(demand, f"{sizes} {dtype}")
     return tensor_over(storage, dtype, sizes)
 
 
@@ -84,17 +84,23 @@ def plan_placement(
     return place_finally(Demand(nbytes=nbytes, random_access=random_access), measured_rooms())
 
 
-def storage_in_final_home(demand: Demand, what: str) -> torch.UntypedStorage:
+def storage_in_final_home(
+    demand: Demand, what: str, rooms: Rooms | None = None
+) -> tuple[torch.UntypedStorage, Home]:
     """A storage in the first home that is safe and does not refuse.
 
     Args:
         demand: What is to be placed.
         what: What to call it in messages.
+        rooms: What there is; None measures it now.
+
+    Returns:
+        The storage, and the home that it is in.
 
     Raises:
         NoRoomError: No home is safe, or each refused.
     """
-    rooms = measured_rooms()
+    rooms = measured_rooms() if rooms is None else rooms
     while True:
         placement = place_finally(demand, rooms)
         if placement.home == "none":
@@ -109,7 +115,7 @@ def storage_in_final_home(demand: Demand, what: str) -> torch.UntypedStorage:
             rooms = replace(rooms, disk_refusal=str(error))
         else:
             log_placement(demand, placement, what)
-            return storage
+            return storage, placement.home
 
 
 def log_placement(demand: Demand, placement: Placement, what: str) -> None:
