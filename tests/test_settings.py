@@ -66,6 +66,34 @@ def test_a_relative_directory_is_made_absolute_once(
         assert current_settings().spill_dir == tmp_path / "spill"
 
 
+@pytest.mark.parametrize("variable", ["OVERSPILL_DIR", "GIGL_TENSOR_SPILL_DIR"])
+def test_a_relative_directory_of_the_environment_stays_where_it_was_first_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "spill")
+    monkeypatch.chdir(tmp_path)
+    assert current_settings().spill_dir == tmp_path / "spill"
+    monkeypatch.chdir("/")
+    assert current_settings().spill_dir == tmp_path / "spill"
+    script = "from overspill.settings import current_settings as c; print(c().spill_dir)"
+    told = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert told.stdout.strip() == str(tmp_path / "spill")
+
+
+def test_a_directory_beneath_one_that_is_gone_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    monkeypatch.setenv("OVERSPILL_DIR", "spill")
+    with pytest.raises(SettingsError, match="OVERSPILL_DIR='spill'"):
+        current_settings()
+
+
 def test_a_span_reaches_child_processes_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GIGL_TENSOR_SPILL_DIR", "/gigl")
     monkeypatch.setenv("OVERSPILL_MIN_BYTES", "3")
@@ -88,6 +116,8 @@ def test_a_span_reaches_child_processes_and_ends(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("variable", "text"),
     [
+        ("OVERSPILL_DIR", "~nosuchuser/spill"),
+        ("GIGL_TENSOR_SPILL_DIR", "~nosuchuser"),
         ("OVERSPILL_MIN_BYTES", "lots"),
         ("OVERSPILL_MIN_BYTES", "-1"),
         ("OVERSPILL_RANDOM_ACCESS_RESERVE_BYTES", "1.5.2GiB"),

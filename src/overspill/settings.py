@@ -65,6 +65,9 @@ class Settings:
 def current_settings() -> Settings:
     """Read the settings in force from the environment.
 
+    A relative directory means the one beneath the working directory at the first reading, which
+    makes the variable absolute: for later readings, and for child processes.
+
     Returns:
         A frozen snapshot; a later change of the environment does not reach it.
 
@@ -76,7 +79,9 @@ def current_settings() -> Settings:
         for variable in _VARIABLES[field.name]:
             text = os.environ.get(variable, "").strip()
             if text:  # empty means unset, so that a container can blank an inherited variable
-                held[field.name] = _understood(field.name, variable, text)
+                value = held[field.name] = _understood(field.name, variable, text)
+                if isinstance(value, Path) and not Path(text).expanduser().is_absolute():
+                    os.environ[variable] = str(value)
                 break
     return Settings(**held)  # type: ignore[arg-type]
 
@@ -161,10 +166,18 @@ def _exported(value: str | int | bool | Path) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
+def _absolute(variable: str, text: str) -> Path:
+    try:
+        return Path(os.path.abspath(Path(text).expanduser()))  # noqa: PTH100
+    except (RuntimeError, OSError) as error:  # no such user; the working directory is gone
+        raise SettingsError(
+            f"{variable}={text!r} leads to no directory: {error}", remedy="write its whole path"
+        ) from error
+
+
 def _understood(name: str, variable: str, text: str) -> Path | int | bool:
     if name == "spill_dir":
-        # Absolute once: a worker may run in another working directory.
-        return Path(os.path.abspath(Path(text).expanduser()))  # noqa: PTH100
+        return _absolute(variable, text)
     if name in ("spill_batches", "allow_cow_disk"):
         flag = _FLAGS.get(text.lower())
         if flag is None:
