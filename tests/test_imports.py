@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import importlib.util
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -44,14 +46,78 @@ def test_a_later_one_right_after_its_own_code_and_once(late: str) -> None:
 
 
 def test_looking_for_a_module_is_not_importing_it(late: str) -> None:
-    import importlib.util
-
     seen: list[ModuleType] = []
     when_imported(late, seen.append)
     assert importlib.util.find_spec(late) is not None
     assert seen == []
     __import__(late)
     assert len(seen) == 1
+
+
+class TestOneLoaderForManyModules:
+    """As zipimporter is: one for a whole archive."""
+
+    @pytest.fixture
+    def zipped(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+        names = [f"overspill_test_zipped_{number}" for number in range(3)]
+        path = tmp_path / "modules.zip"
+        with zipfile.ZipFile(path, "w") as archive:
+            for number, name in enumerate(names):
+                archive.writestr(f"{name}.py", f"value = {number}\n")
+        monkeypatch.syspath_prepend(path)
+        yield names
+        for name in names:
+            sys.modules.pop(name, None)
+            imports._WATCH.awaited.pop(name, None)
+
+    def test_looked_for_twice_it_is_imported_as_ever(self, zipped: list[str]) -> None:
+        seen: list[ModuleType] = []
+        when_imported(zipped[0], seen.append)
+        for _ in range(2):
+            assert importlib.util.find_spec(zipped[0]) is not None
+        module = importlib.import_module(zipped[0])
+        assert (module.value, seen) == (0, [module])
+        assert "exec_module" not in vars(module.__loader__)
+
+    def test_another_module_of_it_is_not_taken_for_it(self, zipped: list[str]) -> None:
+        seen: list[ModuleType] = []
+        when_imported(zipped[0], seen.append)
+        assert importlib.util.find_spec(zipped[0]) is not None
+        assert importlib.import_module(zipped[1]).value == 1
+        assert seen == []
+        module = importlib.import_module(zipped[0])
+        assert seen == [module]
+
+    def test_several_that_are_awaited_at_once(self, zipped: list[str]) -> None:
+        seen: list[ModuleType] = []
+        for name in zipped[:2]:
+            when_imported(name, seen.append)
+        specs = [importlib.util.find_spec(name) for name in zipped]
+        modules = [importlib.util.module_from_spec(spec) for spec in specs if spec is not None]
+        for module in modules:
+            module.__loader__.exec_module(module)
+        assert [module.value for module in modules] == [0, 1, 2]
+        assert seen == modules[:2]
+        assert "exec_module" not in vars(modules[0].__loader__)
+
+
+def test_anothers_hook_on_the_loader_is_kept(late: str) -> None:
+    spec = importlib.util.find_spec(late)
+    assert spec is not None and spec.loader is not None
+    loader, execute = spec.loader, spec.loader.exec_module
+    seen: list[object] = []
+
+    def hook(module: ModuleType) -> None:
+        seen.append("hook")
+        execute(module)
+
+    loader.exec_module = hook  # type: ignore[method-assign]
+    when_imported(late, seen.append)
+    imports._WATCH._announce(loader, late)
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    assert seen == ["hook", module]
+    assert vars(loader)["exec_module"] is hook
 
 
 def test_a_module_that_fails_to_import_is_awaited_again(late: str, tmp_path: Path) -> None:

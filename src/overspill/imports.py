@@ -36,7 +36,7 @@ class _Watch(MetaPathFinder):
         finally:
             self._looking.name = None
         if spec is not None and spec.loader is not None:
-            self._announce(spec.loader, name)
+            self._announce(spec.loader, spec.name)
         return spec
 
     def _found_by_others(
@@ -51,18 +51,48 @@ class _Watch(MetaPathFinder):
         return None
 
     def _announce(self, loader: Loader, name: str) -> None:
-        execute = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            del loader.exec_module  # the loader is its old self again, for whoever looks at it
-            execute(module)
-            for action in self.awaited.pop(name, ()):
-                action(module)
-
+        known = getattr(loader, "__dict__", {}).get("exec_module")
+        if isinstance(known, _Announcement):
+            known.names.add(name)
+            return
         try:
-            loader.exec_module = exec_module  # type: ignore[method-assign]
+            loader.exec_module = _Announcement(self, loader, name)  # type: ignore[method-assign]
         except AttributeError:  # a loader without attributes of its own: act when asked next
             return
+
+
+class _Announcement:
+    """A loader's exec_module that announces awaited modules; one loader may serve a whole zip.
+
+    Attributes:
+        names: The modules that were found and have not been executed yet.
+    """
+
+    def __init__(self, watch: _Watch, loader: Loader, name: str) -> None:
+        self.names = {name}
+        self._watch = watch
+        self._loader = loader
+        self._execute = loader.exec_module
+        self._before = getattr(loader, "__dict__", {}).get("exec_module")
+
+    def __call__(self, module: ModuleType) -> None:
+        spec = module.__spec__
+        if spec is None or spec.name not in self.names:
+            self._execute(module)
+            return
+        self.names.discard(spec.name)
+        if not self.names:
+            self._restore()
+        self._execute(module)
+        for action in self._watch.awaited.pop(spec.name, ()):
+            action(module)
+
+    def _restore(self) -> None:
+        """The loader is its old self again, for whoever looks at it."""
+        if self._before is None:
+            vars(self._loader).pop("exec_module", None)
+        else:  # of its own, or of another hook like this
+            self._loader.exec_module = self._before  # type: ignore[method-assign]
 
 
 _WATCH = _Watch()
