@@ -12,6 +12,8 @@ from overspill.errors import InputError, NoRoomError, UnsupportedTensorError
 from overspill.storage.workspace import leave_runs
 from overspill.tensors import concatenate
 from overspill.tensors.concatenate import _freed_bytes
+from overspill.tensors.dtypes import MAPPABLE_DTYPES
+from overspill.tensors.layouts import bytes_of, tensor_over
 from overspill.tensors.shared_memory import SharedSegment
 from spilling import open_descriptors, spill_files
 
@@ -72,6 +74,24 @@ def test_rows_of_any_layout(home: str) -> None:
     (output,) = ov.concatenate_chunks(chunks)
     expected = torch.cat([torch.arange(12.0).view(3, 4).t(), torch.ones(2, 3)])
     assert torch.equal(output, expected)
+
+
+@pytest.mark.parametrize("dtype", MAPPABLE_DTYPES, ids=str)
+def test_rows_of_every_dtype(dtype: torch.dtype, spill_dir: Path) -> None:
+    size = dtype.itemsize
+    held = torch.arange(8 * size, dtype=torch.uint8) % 2  # bits that a bool can have, too
+    rows = tensor_over(held.untyped_storage(), dtype, (2, 4))
+    (output,) = ov.concatenate_chunks([(rows[:, ::2],), (rows[1:, :2],)])
+    each = held.view(2, 4, size)
+    expected = torch.cat([each[:, ::2], each[1:, :2]]).flatten()
+    assert output.dtype == dtype and output.shape == (3, 2)
+    assert torch.equal(bytes_of(output), expected)
+
+
+def test_rows_that_are_conjugated_or_negated(home: str) -> None:
+    rows = torch.tensor([[1 + 2j, 3 - 4j]])
+    conjugated, negated = ov.concatenate_chunks([(rows.conj(), rows.conj().imag)])
+    assert conjugated.tolist() == [[1 - 2j, 3 + 4j]] and negated.tolist() == [[-2, 4]]
 
 
 def test_sharing_the_outputs_copies_nothing(home: str) -> None:

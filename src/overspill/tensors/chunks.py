@@ -30,7 +30,7 @@ def byte_chunks(tensor: torch.Tensor) -> Iterator[memoryview]:
     """
     whole = contiguous_bytes(tensor)
     if whole is None:
-        yield from _staged(_copyable(tensor))
+        yield from _staged(copyable(tensor))
         return
     for start in range(0, len(whole), CHUNK_BYTES):
         yield whole[start : start + CHUNK_BYTES]
@@ -48,6 +48,23 @@ def contiguous_bytes(tensor: torch.Tensor) -> memoryview | None:
     if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return bytes_of(tensor).numpy().data
     return None
+
+
+def copyable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as one that ``copy_`` can read: sub-byte dtypes have no copy of their own.
+
+    Args:
+        tensor: As for `byte_chunks`.
+
+    Returns:
+        A view of the same shape in an integer dtype of the same size, which moves the same bits;
+        the tensor itself where there is none, or where a conjugation or negation is pending:
+        arithmetic, which its own dtype must do.
+    """
+    same_size = _SAME_SIZE.get(tensor.element_size())
+    if same_size is None or tensor.is_conj() or tensor.is_neg():
+        return tensor
+    return tensor.view(same_size)
 
 
 def _staged(tensor: torch.Tensor) -> Iterator[memoryview]:
@@ -81,12 +98,3 @@ def _blocks(tensor: torch.Tensor, limit: int) -> Iterator[torch.Tensor]:
     rows = limit // row
     for start in range(0, tensor.shape[0], rows):
         yield tensor[start : start + rows]
-
-
-def _copyable(tensor: torch.Tensor) -> torch.Tensor:
-    # Sub-byte dtypes have no copy_; an integer of the same size moves the same bits. A pending
-    # conjugation or negation is arithmetic, which the tensor's own dtype must do.
-    same_size = _SAME_SIZE.get(tensor.element_size())
-    if same_size is None or tensor.is_conj() or tensor.is_neg():
-        return tensor
-    return tensor.view(same_size)

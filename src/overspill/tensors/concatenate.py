@@ -23,6 +23,7 @@ from overspill.errors import InputError, UnsupportedTensorError
 from overspill.placement.final_home import Demand, Rooms, place_finally
 from overspill.placement.spill import Home
 from overspill.tensors.backing import cpu_storage
+from overspill.tensors.chunks import copyable
 from overspill.tensors.dtypes import is_mappable
 from overspill.tensors.layouts import tensor_over
 from overspill.tensors.ownership import holds_memory_alone
@@ -66,7 +67,8 @@ class _Output:
             if self.segment is not None:
                 start = (number * len(block) + done) * self.row_bytes
                 self.segment.reserve(start, len(rows) * self.row_bytes)
-            block[done : done + len(rows)].copy_(rows)
+            source = copyable(rows)
+            block[done : done + len(rows)].view(source.dtype).copy_(source)
 
 
 def concatenate_chunks(
