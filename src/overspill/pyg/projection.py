@@ -46,13 +46,13 @@ def measure_room(memory_limit: str | int | None) -> LoaderRoom:
     if reserve is None:
         group = binding_memory_group()
         ceiling = group.limit_bytes if group and group.limit_bytes else base + available
-        reserve = min(limit or ceiling, ceiling) // 8
+        reserve = min(min(limit or ceiling, ceiling) // 8, _LARGEST_RESERVE_BYTES)
     spilled = held.spill_batches and held.spill_dir is not None
     return LoaderRoom(
         base_bytes=base,
         available_bytes=available,
         limit_bytes=limit,
-        reserve_bytes=min(reserve, _LARGEST_RESERVE_BYTES),
+        reserve_bytes=reserve,
         # Batches that do not fit there are spilled, so it does not bound what is in flight.
         shm_bytes=None if spilled else _shared_memory_bytes(held.shm_reserve_bytes),
     )
