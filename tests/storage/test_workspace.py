@@ -15,6 +15,7 @@ import overspill as ov
 from capabilities import requires
 from overspill.errors import DiskRefusedError, SpillDirError, StaleFileError
 from overspill.linux.identity import host_identity
+from overspill.linux.locks import lock_exclusive
 from overspill.settings import child_environment, inherited_run
 from overspill.storage import leases, spill_dirs, spill_files, workspace
 from overspill.storage.leases import found_run, reclaim_dead_runs, take_share
@@ -429,3 +430,31 @@ class TestSpillFiles:
                 pass
         assert (caught.value.needed_bytes, caught.value.available_bytes) == (41, 40)
         assert open_descriptors() == before
+
+    def test_a_process_forked_meanwhile_does_not_hold_the_limit(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        run, real = join_run(tmp_path), spill_files.require_within_limit
+        wakes, sleeps = os.pipe()
+        children: list[int] = []
+
+        def forking(run_dir: Path, nbytes: int, limit: int) -> None:
+            child = os.fork()
+            if child == 0:  # as another thread's child: it never leaves the block
+                os.close(sleeps)
+                os.read(wakes, 1)
+                os._exit(0)
+            children.append(child)
+            real(run_dir, nbytes, limit)
+
+        monkeypatch.setattr(spill_files, "require_within_limit", forking)
+        try:
+            with ov.settings(disk_limit_bytes=100), run.create_spill_file(60):
+                pass
+            with (run.directory / leases.LEDGER_NAME).open("rb") as ledger:
+                assert lock_exclusive(ledger.fileno())
+        finally:
+            os.close(sleeps)
+            os.close(wakes)
+            for child in children:
+                os.waitpid(child, 0)

@@ -12,7 +12,7 @@ from types import TracebackType
 from overspill.errors import DiskRefusedError, StaleFileError
 from overspill.linux.blocks import reserve_blocks
 from overspill.linux.identity import FileIdentity, identify_file
-from overspill.linux.locks import lock_exclusive
+from overspill.linux.locks import lock_exclusive, unlock
 from overspill.linux.mounts import free_disk_bytes, total_disk_bytes
 from overspill.storage.leases import LEDGER_NAME, RUN_DIRECTORY, SPILL_FILE
 from overspill.units import format_bytes
@@ -100,6 +100,8 @@ def create_spill_file(
             closing.callback(os.close, ledger)
             with closing:
                 lock_exclusive(ledger, blocking=True)
+                # Not by the close alone: a process that another thread forks meanwhile holds on.
+                closing.callback(unlock, ledger)
                 require_within_limit(run_dir, nbytes, disk_limit_bytes)
                 fd = _reserved(path, nbytes, undo)
         else:
