@@ -13,6 +13,7 @@ import torch
 import overspill as ov
 from capabilities import requires
 from overspill.linux.mapping import map_file
+from overspill.tensors.backing import file_behind
 from overspill.tensors.mapping import wrap_mapping
 
 
@@ -119,6 +120,20 @@ class TestUsersOwnMappings:
         assert ov.is_disk_backed(tensor)
         Path("own").unlink()
         assert ov.is_disk_backed(tensor)
+
+    @pytest.mark.parametrize("mapped", [4096, 8192])
+    def test_the_whole_file_loads_over_a_mapping_of_overspills_own(
+        self, mapped: int, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "own"
+        path.write_bytes(bytes(8192))
+        own = torch.from_file(str(path), shared=True, size=mapped, dtype=torch.uint8)
+        assert ov.is_disk_backed(own)
+        loaded = ov.load_spilled_tensor(path, torch.uint8, 8192)
+        own[9] = 7
+        record = file_behind(loaded)
+        assert int(loaded[9]) == 7 and record is not None and record.ours
+        assert ov.handle(own).open().data_ptr() == loaded.data_ptr()
 
     @requires("private_mount")
     def test_a_file_on_tmpfs_is_memory(self, memory_disk: object) -> None:

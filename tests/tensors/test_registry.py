@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,14 +20,21 @@ class Owner:
     pass
 
 
-def record(address: int, nbytes: int, owner: Callable[[], object], inode: int = 1) -> MappedFile:
+def record(
+    address: int,
+    nbytes: int,
+    owner: Callable[[], object],
+    inode: int = 1,
+    *,
+    ours: bool = True,
+) -> MappedFile:
     return MappedFile(
         path=f"/file{inode}",
         identity=FileIdentity(1, inode, None, nbytes),
         address=address,
         nbytes=nbytes,
         shared=True,
-        ours=True,
+        ours=ours,
         owner=owner,  # type: ignore[arg-type]
     )
 
@@ -93,6 +101,40 @@ def test_a_storage_that_torch_moved_into_shared_memory_is_no_longer_disk_backed(
         torch.multiprocessing.set_sharing_strategy(strategy)
     assert not ov.is_disk_backed(tensor)
     assert torch.equal(tensor, torch.arange(1000))
+
+
+@pytest.mark.parametrize("own_first", [True, False])
+def test_a_users_own_mapping_is_found_by_address_and_never_handed_out(own_first: bool) -> None:
+    registry, mine, theirs = Registry(), Owner(), Owner()
+    entries = [record(1000, 100, lambda: mine), record(2000, 100, lambda: theirs, ours=False)]
+    for entry in entries if own_first else reversed(entries):
+        registry.enter(entry)
+    assert registry.at(2050) is entries[1]
+    assert registry.of(FileIdentity(1, 1, None, 100), shared=True) is mine
+
+
+def test_a_destructor_that_the_collector_runs_inside_may_look_up() -> None:
+    registry, seen = Registry(), []
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            seen.append(registry.at(1050))
+
+    def collected() -> None:
+        Cycle()
+        gc.collect()
+
+    def fill() -> None:
+        for number in range(200):  # the table is swept once, which asks each owner
+            registry.enter(record(number * 1000, 100, collected if number == 1 else lambda: None))
+
+    worker = threading.Thread(target=fill, daemon=True)
+    worker.start()
+    worker.join(60)
+    assert not worker.is_alive() and None in seen
 
 
 @pytest.mark.parametrize("address", [0, -1])

@@ -78,7 +78,8 @@ class Registry:
     """The mapped files of this process, by address and by identity. Safe between threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # Reentrant: the collector may run a user's destructor, which calls `discard`, inside it.
+        self._lock = threading.RLock()
         self._addresses: list[int] = []
         self._by_address: dict[int, MappedFile] = {}
         self._by_identity: dict[tuple[FileIdentity, bool], MappedFile] = {}
@@ -87,7 +88,7 @@ class Registry:
 
     def _renew_lock(self) -> None:
         # Another thread of the parent may have held it at the moment of the fork.
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def enter(self, record: MappedFile) -> None:
         """Enter a mapping that has just been made."""
@@ -99,9 +100,11 @@ class Registry:
             # Whatever lay here is gone, or the kernel would not have given the addresses again.
             for address in self._addresses[first:last]:
                 self._forget(self._by_address.pop(address))
-            self._addresses[first:last] = [record.address]
             self._by_address[record.address] = record
-            self._by_identity[record.identity, record.shared] = record
+            self._addresses[first:last] = [record.address]
+            # A user's own mapping may be shorter than its file, and is not ours to hand out.
+            if record.ours:
+                self._by_identity[record.identity, record.shared] = record
 
     def at(self, address: int) -> MappedFile | None:
         """The live mapping that holds this address."""
@@ -109,12 +112,13 @@ class Registry:
             place = bisect_right(self._addresses, address) - 1
             if place < 0:
                 return None
-            record = self._by_address[self._addresses[place]]
-        inside = address < record.address + record.nbytes
-        return record if inside and record.alive else None
+            record = self._by_address.get(self._addresses[place])
+        if record is None or address >= record.address + record.nbytes:
+            return None
+        return record if record.alive else None
 
     def of(self, identity: FileIdentity, *, shared: bool) -> Owner | None:
-        """The owner of a live mapping of this file, so that it is never mapped twice."""
+        """The owner of our live mapping of this file, so that we never map it twice."""
         with self._lock:
             record = self._by_identity.get((identity, shared))
         return record.owner() if record is not None else None
