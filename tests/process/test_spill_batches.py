@@ -280,3 +280,27 @@ if __name__ == "__main__":
     )
     result = private_shm(SHM_BYTES)(script, env=env).check()
     assert result.stdout.strip() == "whole"
+
+
+HELD = (
+    DATASETS
+    + """
+if __name__ == "__main__":
+    from overspill.tensors.in_flight import _NAMELESS
+    mp.set_sharing_strategy("file_system")  # under which received files are told apart
+    with ov.spill_batches():
+        batches = list(DataLoader(Samples(), batch_size=4, num_workers=1))
+    for number, (large, _) in enumerate(batches):
+        check(large, 4 * number)
+    print(*[_NAMELESS.holds(large.untyped_storage()) for large, _ in batches])
+"""
+)
+
+
+@requires("memory_cgroup", "private_mount")
+def test_a_shared_memory_larger_than_the_groups_limit_kills_nobody(
+    private_shm: Runner, env: dict[str, str]
+) -> None:
+    result = private_shm(4 << 30)(HELD, limit_bytes=640 * MIB, env=env).check()
+    assert result.kills == 0
+    assert result.stdout.split()[-1] == "True"

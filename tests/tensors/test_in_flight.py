@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ MIB = 1 << 20
 def as_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process passes for a worker."""
     for module in (batches, in_flight):
-        monkeypatch.setattr(module, "get_worker_info", object)
+        monkeypatch.setattr(module, "get_worker_info", lambda: SimpleNamespace(num_workers=4))
 
 
 @pytest.fixture(params=["file_descriptor", "file_system"])
@@ -109,6 +110,30 @@ def test_off_it_fits_or_is_an_error_that_says_what_to_do(
     with pytest.raises(NoRoomError, match="spill_batches") as caught:
         allocate_in_worker((1025,), torch.float32)
     assert (caught.value.needed_bytes, caught.value.available_bytes) == (4100, 4096)
+
+
+def test_without_a_directory_it_is_as_if_they_were_off(
+    as_worker: None, full: None, no_spill_dir: None
+) -> None:
+    with ov.settings(spill_batches=True, shm_reserve_bytes=1 << 30):
+        assert allocate_in_worker((256, 4), torch.float32).is_shared()
+        tensor = torch.ones(100_000)
+        ForkingPickler.dumps(tensor)
+        assert tensor.is_shared()  # torch's own way
+        with pytest.raises(NoRoomError, match="OVERSPILL_DIR"):
+            allocate_in_worker((1025,), torch.float32)
+
+
+def test_what_memory_does_not_hold_is_a_nameless_file(
+    as_worker: None, spill_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of four workers may take an eighth: as much again is left to all of them."""
+    monkeypatch.setattr(in_flight, "available_memory_bytes", lambda: 8 * MIB)
+    with ov.settings(shm_reserve_bytes=0), ov.spill_batches():
+        assert not in_file(allocate_in_worker((MIB,), torch.uint8))
+        assert in_file(allocate_in_worker((MIB + 1,), torch.uint8))
+    with ov.settings(spill_batches=False):  # there is nothing else to turn to
+        assert allocate_in_worker((MIB + 1,), torch.uint8).is_shared()
 
 
 def test_outside_of_a_worker_nothing_is_watched(full: None, spill_dir: Path) -> None:

@@ -13,15 +13,17 @@ SMALL_BYTES = 64 << 10
 
 @dataclass(frozen=True, kw_only=True)
 class SharedRoom:
-    """What there is in /dev/shm.
+    """What there is in /dev/shm, whose blocks are memory.
 
     Attributes:
         free_bytes: What is free, or None where the mount cannot be inspected.
         reserve_bytes: What large tensors leave free.
+        memory_bytes: Memory that a large tensor may take; None where that stands against nothing.
     """
 
     free_bytes: int | None
     reserve_bytes: int
+    memory_bytes: int | None = None
 
 
 def place_batch(nbytes: int, room: SharedRoom) -> Placement:
@@ -32,17 +34,19 @@ def place_batch(nbytes: int, room: SharedRoom) -> Placement:
         room: What there is.
 
     Returns:
-        "shm" where it fits, for all but the small beside the reserve, or where nobody can tell;
-        else "disk", with the figures.
+        "shm" where it fits, for all but the small beside the reserve and in the memory, or where
+        nobody can tell; else "disk", with the figures.
     """
     size = format_bytes(nbytes)
     if room.free_bytes is None:
         return Placement("shm", "the room in /dev/shm is unknown")
-    reserve = room.reserve_bytes if nbytes > SMALL_BYTES else 0
-    if nbytes + reserve <= room.free_bytes:
-        return Placement("shm", f"{size} fit in /dev/shm")
-    beside = f" beside a reserve of {format_bytes(reserve)}" if reserve else ""
-    return Placement(
-        "disk",
-        f"/dev/shm has {format_bytes(room.free_bytes)} free, and {size} were wanted{beside}",
-    )
+    large = nbytes > SMALL_BYTES
+    reserve = room.reserve_bytes if large else 0
+    if nbytes + reserve > room.free_bytes:
+        beside = f" beside a reserve of {format_bytes(reserve)}" if reserve else ""
+        free = format_bytes(room.free_bytes)
+        return Placement("disk", f"/dev/shm has {free} free, and {size} were wanted{beside}")
+    if large and room.memory_bytes is not None and nbytes > room.memory_bytes:
+        memory = format_bytes(room.memory_bytes)
+        return Placement("disk", f"it may take {memory} of the memory, and {size} were wanted")
+    return Placement("shm", f"{size} fit in /dev/shm")

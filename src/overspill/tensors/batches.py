@@ -69,7 +69,14 @@ def spill_batches() -> BatchSpan:
     sharing strategies. A worker's tensor that would leave /dev/shm less than its reserve
     (``OVERSPILL_SHM_RESERVE_BYTES``), whatever the spill threshold, is made in a file without a
     name on the spill directory's disk: the receiver maps it, nothing is copied, and it is gone with
-    the last tensor over it, also when a worker is killed. All other tensors go torch's own way.
+    the last tensor over it, also when a worker is killed. So is one above 64 KiB that takes more of
+    the memory than can be had safely, since /dev/shm is memory too. All other tensors that are made
+    in shared memory go torch's own way.
+
+    A tensor that a worker made in memory of its own, as ``torch.cat`` does, is copied once when it
+    is sent, with its whole storage, and stays as it is in the worker: a later write there does not
+    reach the receiver, and two views of one such storage arrive as two copies. Without this, torch
+    moves the storage itself, and both sides go on sharing it.
 
     Call it as a function, for the rest of the process, or use it in ``with``. Setting
     ``OVERSPILL_SPILL_BATCHES=1`` does the same. Workers that run already are not reached.

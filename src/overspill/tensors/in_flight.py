@@ -1,5 +1,9 @@
 """Storages on their way from a DataLoader worker: shared memory, or a file where that is too small.
 
+A block of /dev/shm is memory from the moment it is reserved, so a large /dev/shm in a small control
+group is no room: what is large must fit in the memory as well, which costs a reading of the group's
+files for each.
+
 What does not fit goes to a nameless file of the spill directory's disk and is mapped by torch
 itself, which sends its descriptor, so that the kernel frees it when the last process lets go,
 however that ends.
@@ -24,8 +28,9 @@ from torch.utils.data import get_worker_info
 
 from overspill.errors import NoRoomError, UnavailableError
 from overspill.linux.blocks import write_all
+from overspill.linux.cgroups import available_memory_bytes
 from overspill.linux.mounts import free_disk_bytes, total_disk_bytes
-from overspill.placement.batches import SharedRoom, place_batch
+from overspill.placement.batches import SMALL_BYTES, SharedRoom, place_batch
 from overspill.placement.final_home import default_shm_reserve
 from overspill.settings import Settings, current_settings
 from overspill.storage.nameless_files import open_nameless_file
@@ -47,12 +52,14 @@ def storage_to_send(nbytes: int) -> torch.UntypedStorage:
         nbytes: Its size, at least 1.
 
     Raises:
-        NoRoomError: It does not fit in /dev/shm, and batches are not spilled.
+        NoRoomError: It does not fit in /dev/shm, and batches are not spilled, or there is no spill
+            directory.
         SpillDirError: The spill directory cannot be used.
         DiskRefusedError: The disk refused.
     """
     held = current_settings()
-    room = _room(held)
+    spilled = _are_spilled(held)
+    room = _room(held, nbytes)
     placement = place_batch(nbytes, room)
     reason = placement.reason
     if placement.home == "shm":
@@ -60,12 +67,12 @@ def storage_to_send(nbytes: int) -> torch.UntypedStorage:
         try:
             return shared_storage(nbytes)
         except NoRoomError as error:  # another worker was faster
-            if not held.spill_batches:
+            if not spilled:
                 raise
             reason = error.message
         finally:
             INSIDE.making = False
-    if not held.spill_batches:
+    if not spilled:
         raise NoRoomError(
             f"a batch does not fit in shared memory: {reason}",
             path=SHARED_MEMORY,
@@ -94,7 +101,7 @@ class InFlight:
         if _NAMELESS.holds(storage):
             return self._sent(storage)
         nbytes = storage.nbytes()
-        if nbytes == 0 or storage.is_shared() or not current_settings().spill_batches:
+        if nbytes == 0 or storage.is_shared() or not _are_spilled(current_settings()):
             return self._stock(storage)
         moved = storage_to_send(nbytes)
         source = tensor_over(storage, torch.uint8, (nbytes,))
@@ -139,27 +146,39 @@ class _NamelessStorages:
 _NAMELESS = _NamelessStorages()
 
 
-def _room(held: Settings) -> SharedRoom:
+def _are_spilled(held: Settings) -> bool:
+    # Without a directory there is nothing else to turn to: the last byte of /dev/shm serves.
+    return held.spill_batches and held.spill_dir is not None
+
+
+def _room(held: Settings, nbytes: int) -> SharedRoom:
     try:
         free, total = free_disk_bytes(SHARED_MEMORY), total_disk_bytes(SHARED_MEMORY)
     except UnavailableError:
         return SharedRoom(free_bytes=None, reserve_bytes=0)
+    if not _are_spilled(held):
+        return SharedRoom(free_bytes=free, reserve_bytes=0)
     reserve = held.shm_reserve_bytes
-    if not held.spill_batches:
-        reserve = 0  # nothing else to turn to: the last byte serves
     return SharedRoom(
-        free_bytes=free, reserve_bytes=default_shm_reserve(total) if reserve is None else reserve
+        free_bytes=free,
+        reserve_bytes=default_shm_reserve(total) if reserve is None else reserve,
+        memory_bytes=_spare_memory() if nbytes > SMALL_BYTES else None,
     )
 
 
+def _spare_memory() -> int | None:
+    # Every worker may take as much at this moment, and as much again for its next samples.
+    worker = get_worker_info()
+    claims = 2 * (1 if worker is None else worker.num_workers)
+    try:
+        available = available_memory_bytes()
+    except UnavailableError:
+        return None  # what cannot be measured does not block
+    return available // claims
+
+
 def _in_nameless_file(nbytes: int, held: Settings, reason: str) -> torch.UntypedStorage:
-    if held.spill_dir is None:
-        raise NoRoomError(
-            f"a batch has no room: {reason}, and no spill directory is set",
-            path=SHARED_MEMORY,
-            needed_bytes=nbytes,
-            remedy="enlarge /dev/shm (docker run --shm-size), or set OVERSPILL_DIR",
-        )
+    assert held.spill_dir is not None
     fd = open_nameless_file(
         held.spill_dir,
         nbytes,
