@@ -178,7 +178,7 @@ def test_mapping_fails(
     attempt(required, MappingError, number, spilled=spilled)
 
 
-@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize("at", [1, 2, 3, 5])  # the fourth, right after a map, tells no number
 def test_the_file_is_swapped_while_it_is_mapped(
     at: int, nothing_left: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,6 +397,43 @@ def test_the_limit_on_mappings_for_real(run_python: Callable[..., Any], tmp_path
     result = run_python(script, env=env).check()
     assert result.stdout.split() == ["MappingError", str(errno.ENOMEM), "True"]
     assert spill_files(place) == []
+
+
+def test_the_limit_on_address_space_for_real(
+    run_python: Callable[..., Any], tmp_path: Path
+) -> None:
+    script = """
+    import os, resource, torch
+    import overspill as ov
+    from overspill.tensors.shared_memory import shared_storage
+    ov.prepare_spill_dir()
+    torch.ones(9).sum()
+    size = 1 << 30
+    used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (used + size // 2, -1))
+    opened = lambda: len(os.listdir("/proc/self/fd"))
+    def refused(call):
+        before = opened()
+        for _ in range(3):
+            try:
+                call()
+                print("mapped")
+            except (OSError, MemoryError) as error:
+                print(type(error).__name__, error.errno, "ulimit -v" in str(error))
+        print(opened() - before)
+    refused(lambda: ov.allocate_disk_backed((size,), torch.uint8, required=True))
+    refused(lambda: shared_storage(size))
+    torch.multiprocessing.set_sharing_strategy("file_system")
+    refused(lambda: shared_storage(size))
+    """
+    place = tmp_path / "spill"
+    names = set(Path("/dev/shm").iterdir())
+    env = {"OVERSPILL_DIR": str(place), "OVERSPILL_MIN_BYTES": "1", "OVERSPILL_RUN": ""}
+    result = run_python(script, env=env).check()
+    disk, memory = (f"{kind} {errno.ENOMEM} True" for kind in ("MappingError", "NoRoomError"))
+    told = [*[disk] * 3, "0", *[memory] * 3, "0", *[memory] * 3, "0"]
+    assert result.stdout.splitlines() == told
+    assert spill_files(place) == [] and set(Path("/dev/shm").iterdir()) <= names
 
 
 @requires("memory_cgroup")

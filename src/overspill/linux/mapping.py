@@ -111,6 +111,24 @@ def map_file(
     return _unchanged(Mapping(address, name, found, shared=shared))
 
 
+def require_mappable(nbytes: int) -> None:
+    """Make sure that the limits on mappings leave room for one of this size.
+
+    For what maps by other means and does not clean up when it fails: torch leaves the file open,
+    which keeps its blocks taken. Touches and commits no memory.
+
+    Raises:
+        MappingError: They do not.
+        UnavailableError: This is not 64-bit Linux.
+    """
+    libc.require_linux("mapping a file")
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    try:
+        mmap.mmap(-1, nbytes, flags=flags, prot=mmap.PROT_READ).close()
+    except OSError as error:
+        raise _refused(error, f"cannot map {nbytes} bytes", "memory", nbytes) from error
+
+
 def _open(name: str, *, shared: bool) -> int:
     # O_NONBLOCK: opening a FIFO by mistake must not hang; it changes nothing for regular files.
     flags = (os.O_RDWR if shared else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK

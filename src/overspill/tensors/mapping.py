@@ -18,7 +18,7 @@ import torch
 
 from overspill.errors import MappingError, StaleFileError
 from overspill.linux.identity import FileIdentity, identify_file
-from overspill.linux.mapping import Mapping
+from overspill.linux.mapping import Mapping, map_file
 from overspill.tensors.layouts import tensor_over
 from overspill.tensors.registry import MAPPED, MappedFile, mapping_owner, storage_owner
 
@@ -108,6 +108,8 @@ def map_shared(
     known = MAPPED.of(found, shared=True)
     if isinstance(known, torch.UntypedStorage):
         return known
+    # A trial, dropped at once: where its own map fails, torch leaves the file open for good.
+    map_file(path, nbytes=nbytes, shared=True, identity=found)
     storage = _mapped_by_torch(path, nbytes)
     # Checked again: a file swapped in between must not be handed out under the old one's name.
     expect_file(path, nbytes=nbytes, identity=found)

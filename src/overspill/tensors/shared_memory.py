@@ -20,9 +20,10 @@ from typing import cast
 
 import torch
 
-from overspill.errors import DiskRefusedError, NoRoomError
+from overspill.errors import DiskRefusedError, MappingError, NoRoomError
 from overspill.linux import libc
 from overspill.linux.blocks import free_blocks, reserve_blocks
+from overspill.linux.mapping import require_mappable
 from overspill.linux.mounts import free_disk_bytes
 from overspill.units import format_bytes
 
@@ -31,6 +32,7 @@ _TORCH_ERRNO = re.compile(r"\((\d+)\)")
 _REMEDIES = {
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
     errno.ENFILE: "raise the system's limit on open files (fs.file-max)",
+    errno.ENOMEM: "raise the limits on mappings (ulimit -v, vm.max_map_count), or free memory",
 }
 _ENLARGE = "enlarge /dev/shm (docker run --shm-size)"
 
@@ -45,6 +47,7 @@ class SharedSegment:
     def __init__(self, fd: int, nbytes: int) -> None:
         self._fd = fd
         os.ftruncate(fd, nbytes)
+        require_mappable(nbytes)  # torch would leave its copy of the descriptor open
         mapped = torch.UntypedStorage._new_shared_fd_cpu(fd, nbytes)  # type: ignore[attr-defined]
         self.storage = cast(torch.UntypedStorage, mapped)
 
@@ -128,7 +131,11 @@ def shared_storage(nbytes: int) -> torch.UntypedStorage:
 
 def _made_by_torch(nbytes: int) -> torch.UntypedStorage:
     try:
+        if libc.SUPPORTED:
+            require_mappable(nbytes)  # torch would leave the segment taken, and open
         made = cast(torch.UntypedStorage, torch.UntypedStorage._new_shared(nbytes))  # type: ignore[no-untyped-call]
+    except MappingError as error:
+        raise _no_room(str(error), error.errno, nbytes) from error
     except RuntimeError as error:
         told = str(error).splitlines()[0]
         number = _TORCH_ERRNO.search(told)
