@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +14,7 @@ import torch.multiprocessing as mp
 from torch.utils.data._utils import worker
 
 import overspill as ov
+from confined import PythonResult
 from overspill.errors import DiskRefusedError, NoRoomError, SpillDirError
 from overspill.settings import current_settings
 from overspill.tensors import batches, in_flight
@@ -163,6 +164,37 @@ def test_descriptors_go_with_the_tensors(as_worker: None, full: None, spill_dir:
             allocate_in_worker((100_000,), torch.float32).fill_(1)
         assert len(open_descriptors()) <= before + 1
         assert len(in_flight._NAMELESS._owners) < 3
+
+
+NO_ADDRESS_SPACE = """
+import os, resource
+from overspill.errors import NoRoomError
+from overspill.tensors.in_flight import storage_to_send
+
+SIZE = 256 << 20
+storage_to_send(1 << 20)
+used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+resource.setrlimit(resource.RLIMIT_AS, (used + SIZE // 2, -1))
+before = len(os.listdir("/proc/self/fd"))
+for _ in range(3):
+    try:
+        storage_to_send(SIZE)
+    except NoRoomError as error:
+        print("cannot be mapped" in str(error), len(os.listdir("/proc/self/fd")) - before)
+"""
+
+
+def test_a_file_that_cannot_be_mapped_is_given_back(
+    run_python: Callable[..., PythonResult], tmp_path: Path
+) -> None:
+    env = {
+        "OVERSPILL_DIR": str(tmp_path / "spill"),
+        "OVERSPILL_RUN": "",
+        "OVERSPILL_SPILL_BATCHES": "1",
+        "OVERSPILL_SHM_RESERVE_BYTES": "1TiB",
+    }
+    result = run_python(NO_ADDRESS_SPACE, env=env).check()
+    assert result.stdout.splitlines() == ["True 0"] * 3
 
 
 class TestTheSpan:

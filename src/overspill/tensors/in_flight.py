@@ -26,9 +26,10 @@ import torch
 from torch.multiprocessing.reductions import rebuild_storage_fd
 from torch.utils.data import get_worker_info
 
-from overspill.errors import NoRoomError, UnavailableError
+from overspill.errors import MappingError, NoRoomError, UnavailableError
 from overspill.linux.blocks import write_all
 from overspill.linux.cgroups import available_memory_bytes
+from overspill.linux.mapping import require_mappable
 from overspill.linux.mounts import free_disk_bytes, total_disk_bytes
 from overspill.placement.batches import SMALL_BYTES, SharedRoom, place_batch
 from overspill.placement.final_home import default_shm_reserve
@@ -187,12 +188,12 @@ def _in_nameless_file(nbytes: int, held: Settings, reason: str) -> torch.Untyped
     )
     try:
         made = _mapped(fd, nbytes)  # keeps a descriptor of its own
-    except RuntimeError as error:
+    except (MappingError, RuntimeError) as error:
         raise NoRoomError(
             f"a file for a batch cannot be mapped: {str(error).splitlines()[0]}",
             path=str(held.spill_dir),
             needed_bytes=nbytes,
-            remedy="raise the limit on open files (ulimit -n), and vm.max_map_count",
+            remedy="raise the limits on open files and mappings (ulimit -n, -v; vm.max_map_count)",
         ) from error
     finally:
         os.close(fd)
@@ -202,6 +203,9 @@ def _in_nameless_file(nbytes: int, held: Settings, reason: str) -> torch.Untyped
 
 
 def _mapped(fd: int, nbytes: int) -> torch.UntypedStorage:
+    require_mappable(
+        nbytes
+    )  # torch would leave its copy of the descriptor open, and the file taken
     made = torch.UntypedStorage._new_shared_fd_cpu(fd, nbytes)  # type: ignore[attr-defined]
     return cast(torch.UntypedStorage, made)
 
