@@ -67,7 +67,9 @@ class TestRanges:
             book[torch.tensor([0, wrong, 5])]
         assert caught.value.value == str(wrong)
 
-    @pytest.mark.parametrize("bounds", [[], [[1, 2]], [-1, 2], [3, 2], 5])
+    @pytest.mark.parametrize(
+        "bounds", [[], [[1, 2]], [-1, 2], [3, 2], 5, [1.9], [1.0, 2.0], [False, True]]
+    )
     def test_bounds_that_cannot_be(self, bounds: Any) -> None:
         with pytest.raises(InputError, match="ends that never decrease"):
             ov.RangePartitionBook(bounds)
@@ -134,11 +136,17 @@ class TestTables:
         assert caught.value.value == str(wrong)
 
     @pytest.mark.parametrize(
-        ("table", "count"), [([0, -1], None), ([0, 3], 3), ([0], 0), ([0], 1 << 33)]
+        ("table", "count"), [([0, -1], None), ([0, 3], 3), ([0], 0), ([0], (1 << 32) + 1)]
     )
     def test_tables_that_cannot_be(self, table: list[int], count: int | None) -> None:
         with pytest.raises(InputError, match="partition table"):
             ov.TensorPartitionBook(torch.tensor(table), count)
+
+    def test_as_many_partitions_as_the_widest_dtype_holds(self) -> None:
+        book = ov.TensorPartitionBook(torch.tensor([0, (1 << 32) - 1]), 1 << 32)
+        assert book.dtype == narrowest_dtype(1 << 32) == torch.uint32
+        assert book[torch.tensor([1, 0])].tolist() == [(1 << 32) - 1, 0]
+        assert pickle.loads(pickle.dumps(book)).num_partitions == 1 << 32
 
     def test_no_ids(self) -> None:
         book = ov.TensorPartitionBook(torch.empty(0, dtype=torch.int64), 8)

@@ -49,14 +49,14 @@ class PartitionBook(ABC):
         """Look partitions up.
 
         Args:
-            ids: Ids of any integer dtype and shape.
+            ids: Ids of any shape and any integer dtype but torch.uint64, which int64 cannot hold.
 
         Returns:
             The partitions, int64, of the same shape.
 
         Raises:
             InputError: An id is negative or past the end.
-            UnsupportedTensorError: The ids are no integers.
+            UnsupportedTensorError: The ids are no tensor of such integers.
         """
         if not isinstance(ids, torch.Tensor) or ids.dtype not in _INTEGERS:
             kind = ids.dtype if isinstance(ids, torch.Tensor) else type(ids).__name__
@@ -94,17 +94,19 @@ class RangePartitionBook(PartitionBook):
 
         Args:
             bounds: The end of each partition, exclusive, not decreasing; the first begins at 0.
+                Integers, as ids are.
 
         Raises:
-            InputError: No bound, a negative one, or bounds that decrease.
+            InputError: No bound, a negative one, no integers, or bounds that decrease.
         """
+        given = torch.as_tensor(bounds)
         # A copy: a caller's later write must not move ids between partitions.
-        ends = torch.as_tensor(bounds).to(torch.int64, copy=True).contiguous()
-        wrong = ends.dim() != 1 or ends.numel() == 0
+        ends = given.to(torch.int64, copy=True).contiguous()
+        wrong = ends.dim() != 1 or ends.numel() == 0 or given.dtype not in _INTEGERS
         if wrong or int(ends[0]) < 0 or bool((ends[1:] < ends[:-1]).any()):
             raise InputError(
-                "the bounds of a range book must be one row of ends that never decrease",
-                value=str(ends.flatten()[:8].tolist()),
+                "the bounds of a range book must be one row of integers, ends that never decrease",
+                value=str(given.flatten()[:8].tolist()),
                 remedy="pass the exclusive end of each partition, in order",
             )
         self.partition_bounds = ends
@@ -170,7 +172,7 @@ class TensorPartitionBook(PartitionBook):
             )
         lowest, highest = _bounds(partitions)
         count = highest + 1 if num_partitions is None else num_partitions
-        if lowest < 0 or highest >= count or count >= 1 << 32:
+        if lowest < 0 or highest >= count or count > 1 << 32:
             raise InputError(
                 f"a partition table for {count} partitions holds 0 to {count}, exclusive",
                 value=str(lowest if lowest < 0 else highest),
