@@ -18,7 +18,7 @@ from capabilities import requires
 from overspill.errors import MappingError, StaleFileError
 from overspill.linux import mapping as module
 from overspill.linux.identity import FileIdentity, host_identity, identify_file
-from overspill.linux.mapping import map_file
+from overspill.linux.mapping import map_file, require_mappable
 from overspill.linux.processes import has_mapping
 
 from .injection import Injected
@@ -49,6 +49,15 @@ def test_a_mapping_shows_the_file(path: Path) -> None:
     assert (mapping.path, mapping.shared) == (str(path), False)
     assert mapping.identity == identify_file(path)
     assert repr(mapping) == f"Mapping({str(path)!r}, nbytes=10240, private)"
+
+
+def test_what_can_be_mapped_is_told_without_mapping_it_for_good() -> None:
+    require_mappable(1 << 40)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    assert pages * os.sysconf("SC_PAGE_SIZE") < 1 << 40
+    with pytest.raises(MappingError, match=r"vm\.max_map_count") as caught:
+        require_mappable(1 << 60)  # more than there are addresses
+    assert (caught.value.errno, caught.value.needed_bytes) == (errno.ENOMEM, 1 << 60)
 
 
 def test_private_writes_stay_and_shared_writes_reach_the_file(path: Path) -> None:
