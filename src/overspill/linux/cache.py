@@ -53,7 +53,8 @@ def release_mapped(
 
     Pages of a private mapping that were written to are this process's only copy and stay. Which
     these are is read from /proc/self/pagemap, 8 bytes a page; nothing else is allocated.
-    Thread-safe; a thread that reads meanwhile brings pages back.
+    Thread-safe; a thread that reads meanwhile brings pages back. The first write to a private page
+    between that reading and the release is lost: nobody may write to the mapping meanwhile.
 
     Args:
         address: Start of the mapped range.

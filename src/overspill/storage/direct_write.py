@@ -6,8 +6,8 @@ best; on a virtual machine that gives freed memory back to its host, every page 
 fetched from the host first, which ran at a tenth to a third of the device. Direct writes also leave
 no dirty page, which a version 1 memory cgroup would not throttle.
 
-Limits: nothing stays cached; the first use reads from the device. Where the file system has no
-direct I/O, a `WriteBehind` does the work.
+Limits: next to nothing stays cached; the first use reads from the device. Where the file system
+has no direct I/O, a `WriteBehind` does the work.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ BUFFERED_BYTES = _BUFFERS * _BUFFER_BYTES
 def write_past_cache(
     chunks: Iterable[memoryview], fd: int, *, path: str, lasting: bool = False
 ) -> None:
-    """Write flat chunks of bytes from the start of a file, leaving nothing of them in the cache.
+    """Write flat chunks of bytes from the start of a file, past the page cache as far as it can be.
+
+    What may stay cached: the last part of a block (under 4 KiB), which no direct write can make;
+    and, where the file system has no direct I/O, pages that the kernel keeps when asked to drop.
 
     One copy of each byte, into buffers of 16 MiB in all; up to four threads that live as long as
     the call, or this one alone where no thread can be had. The caller syncs: neither the device's

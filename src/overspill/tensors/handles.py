@@ -127,7 +127,9 @@ class TensorHandle:
         """Give a tensor over the file, with the layout that the sender's had.
 
         Several handles of one file open over one mapping. A shared file's writes are seen by
-        every process; those to a dataset's array stay in this one.
+        every process; those to a dataset's array stay in this one. Thread-safe; threads that open
+        one file at the same moment may get a mapping each. A handle may be opened in any process
+        of this machine, as often as wanted.
 
         Returns:
             The tensor.
@@ -152,7 +154,7 @@ class TensorHandle:
 def handle(tensor: torch.Tensor) -> TensorHandle:
     """Describe a disk-backed tensor in a few hundred bytes, for any pickler.
 
-    Reads no page of the data.
+    Reads no page of the data. Thread-safe.
 
     Args:
         tensor: A disk-backed tensor, a view of one, or a Parameter over one.

@@ -110,6 +110,7 @@ def discard(tensor: torch.Tensor) -> bool:
 
     The name goes at once, so that handles to it raise StaleFileError; the blocks go with the last
     tensor over the file, in this or any other process. Such tensors stay valid until then.
+    Thread-safe, and between processes: of several that discard one file, one removes it.
 
     Args:
         tensor: A spilled tensor, or a view, whose whole file is meant.

@@ -23,7 +23,9 @@ def release_page_cache(tensor: torch.Tensor) -> ReleaseResult:
 
     The tensor and every view over the file stay valid; the next touch reads from the disk. In a
     private mapping (a dataset's array) pages that were written to stay. Costs the write-back of
-    what is dirty. Thread-safe; a thread that reads meanwhile brings pages back.
+    what is dirty. Thread-safe; a thread that reads meanwhile brings pages back. Do not write to a
+    private mapping meanwhile: a page's first write may be lost, if it falls between the look at
+    which pages were written to and their release.
 
     Args:
         tensor: A disk-backed tensor or a view of one.

@@ -91,9 +91,10 @@ def spill_tensor_to_disk(tensor: torch.Tensor, *, required: bool = False) -> tor
 
     Returns:
         A contiguous tensor over the file with the same dtype, shape and values, written back to
-        the device; the very same tensor where it is disk-backed already; None where spilling is
-        off, or the tensor is below the threshold, empty, not a strided CPU tensor or of a dtype
-        that cannot be mapped, or where the disk refused (which is logged).
+        the device; the very same tensor where it is disk-backed already, spilling on or off. Of
+        any other tensor None where spilling is off, or it is below the threshold, empty, not a
+        strided CPU tensor or of a dtype that cannot be mapped, or where the disk or the directory
+        refused (which is logged).
 
     Raises:
         UnsupportedTensorError: `tensor` is no tensor; or, when required, it is below the threshold
@@ -101,6 +102,9 @@ def spill_tensor_to_disk(tensor: torch.Tensor, *, required: bool = False) -> tor
         SpillDirError: When required: spilling is off, or the directory cannot be used.
         DiskRefusedError: When required: the disk could not reserve, write or sync the bytes.
         MappingError: When required: the file could not be mapped.
+        StaleFileError: When required: somebody else removed or replaced the file meanwhile.
+        UnavailableError: When required: the file system has no locks, or cannot be measured.
+        SettingsError: A setting in the environment cannot be understood.
     """
     if not isinstance(tensor, torch.Tensor):
         raise UnsupportedTensorError(f"not a tensor: {type(tensor).__name__}")
@@ -123,8 +127,8 @@ def allocate_disk_backed(
 ) -> torch.Tensor | None:
     """Allocate a writable tensor over a file whose every block is reserved before it is mapped.
 
-    Milliseconds whatever the size; memory is used only for the pages that are touched. A failure
-    leaves no file.
+    Milliseconds whatever the size; memory is used only for the pages that are touched. Thread-safe.
+    A failure leaves no file.
 
     Args:
         shape: The shape.
@@ -132,7 +136,9 @@ def allocate_disk_backed(
         required: Raise instead of returning None.
 
     Returns:
-        An uninitialised contiguous tensor; None for the same reasons as `spill_tensor_to_disk`.
+        An uninitialised contiguous tensor. None where spilling is off, or it would be below the
+        threshold, empty or of a dtype that cannot be mapped, or where the disk or the directory
+        refused (which is logged).
 
     Raises:
         InputError: The shape is negative or overflows.
@@ -140,6 +146,9 @@ def allocate_disk_backed(
         SpillDirError: As in `spill_tensor_to_disk`.
         DiskRefusedError: As in `spill_tensor_to_disk`.
         MappingError: As in `spill_tensor_to_disk`.
+        StaleFileError: As in `spill_tensor_to_disk`.
+        UnavailableError: As in `spill_tensor_to_disk`.
+        SettingsError: As in `spill_tensor_to_disk`.
     """
     sizes = checked_shape(shape)
     nbytes = checked_nbytes(sizes, dtype)
@@ -158,7 +167,8 @@ def load_spilled_tensor(
 ) -> torch.Tensor:
     """Map a raw file as a tensor: no byte is copied, and the file is never changed or created.
 
-    A file of a run is held from here on: the process takes a share of the run's lease.
+    A file of a run is held from here on: the process takes a share of the run's lease. Thread-safe;
+    threads that load one file at the same moment may get a mapping each.
 
     Args:
         path: The file, writable.
