@@ -203,9 +203,7 @@ def _in_nameless_file(nbytes: int, held: Settings, reason: str) -> torch.Untyped
 
 
 def _mapped(fd: int, nbytes: int) -> torch.UntypedStorage:
-    require_mappable(
-        nbytes
-    )  # torch would leave its copy of the descriptor open, and the file taken
+    require_mappable(nbytes)  # torch would leave its copy of the descriptor open
     made = torch.UntypedStorage._new_shared_fd_cpu(fd, nbytes)  # type: ignore[attr-defined]
     return cast(torch.UntypedStorage, made)
 
