@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing.resource_tracker
 import os
-import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -24,6 +24,8 @@ _FAILED = pytest.StashKey[bool]()
 
 def pytest_configure(config: pytest.Config) -> None:
     isolate_shared_memory()
+    # A shell starts what it puts in the background with SIGINT ignored, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line(
         "markers", "requires(*names): capabilities of the machine without which the test skips"
     )
@@ -51,13 +53,13 @@ def _standing_children() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    # torch's workers that are killed leave their sockets, PyG its generated code: in here.
+    # torch's workers that are killed leave their sockets, PyG its generated code: in a directory
+    # that pytest removes after some runs.
     place = tmp_path_factory.mktemp("t")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(place))
         patch.setattr(tempfile, "tempdir", None)
         yield
-    shutil.rmtree(place)
 
 
 @pytest.fixture(autouse=True)

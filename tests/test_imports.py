@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -141,3 +142,37 @@ def test_a_module_that_does_not_exist_is_still_missing() -> None:
             __import__(name)
     finally:
         imports._WATCH.awaited.pop(name)
+
+
+@pytest.mark.parametrize("other", ["ov.is_disk_backed", "__import__('overspill.tensors')"])
+@pytest.mark.parametrize("first", ["torch", "other"])
+def test_threads_that_import_at_the_same_time_end_well(other: str, first: str) -> None:
+    script = f"""
+import threading
+import overspill as ov
+
+start = threading.Barrier(2)
+
+
+def import_torch():
+    start.wait()
+    import torch
+
+
+def use_it():
+    start.wait()
+    {other}
+
+
+threads = [threading.Thread(target=import_torch), threading.Thread(target=use_it)]
+for thread in threads if {first!r} == "torch" else threads[::-1]:
+    thread.start()
+for thread in threads:
+    thread.join()
+import torch
+from multiprocessing.reduction import ForkingPickler
+from overspill.tensors.pickling import ByPath
+assert isinstance(ForkingPickler._extra_reducers[torch.Tensor], ByPath)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done.stderr

@@ -63,6 +63,9 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'overspill' has no attribute {name!r}")
+    if home in ("tensors", "graph"):
+        # Torch first: who imports it elsewhere holds its lock while it waits for these.
+        importlib.import_module("torch")
     value = getattr(importlib.import_module(f"overspill.{home}"), name)
     globals()[name] = value
     return value
@@ -73,7 +76,12 @@ def __dir__() -> list[str]:
 
 
 def _enter_torch(_torch: ModuleType) -> None:
-    importlib.import_module("overspill.tensors")
+    try:
+        importlib.import_module("overspill.tensors")
+    except RuntimeError as error:
+        # Another thread is importing it and waits for torch: it registers as soon as it goes on.
+        if type(error).__name__ != "_DeadlockError":
+            raise
 
 
 when_imported("torch", _enter_torch)

@@ -12,6 +12,7 @@ import torch
 
 import overspill as ov
 from capabilities import requires
+from overspill.errors import StaleFileError
 from overspill.linux.mapping import map_file
 from overspill.tensors.backing import file_behind
 from overspill.tensors.mapping import wrap_mapping
@@ -165,3 +166,13 @@ def test_stock_serialisation_carries_bytes_and_never_a_path(spill_dir: Path) -> 
     deep[0] = 5
     assert torch.equal(spilled, values)
     assert deep.untyped_storage().filename is None
+
+
+def test_a_users_mapping_whose_file_went_before_the_first_look(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.bin"
+    path.write_bytes(bytes(400))
+    theirs = torch.from_file(str(path), shared=True, size=100, dtype=torch.float32)
+    path.unlink()
+    assert ov.is_disk_backed(theirs)
+    with pytest.raises(StaleFileError):
+        ov.handle(theirs).open()

@@ -319,3 +319,10 @@ class TestForIpc:
         for wrong in (torch.eye(2).to_sparse(), "text", ov.RangePartitionBook([3])):
             with pytest.raises(UnsupportedTensorError):
                 ov.share_memory_for_ipc({"a": wrong})  # type: ignore[dict-item]
+
+
+def test_storages_over_the_same_memory_are_each_shared() -> None:
+    held = np.ones(1 << 16, dtype=np.uint8)
+    tensors = {place: torch.from_numpy(held) for place in range(3)}
+    ov.share_memory(tensors)
+    assert all(tensor.is_shared() for tensor in tensors.values())

@@ -154,7 +154,7 @@ class Dataset:
         shape = (wanted.size, *record.shape[1:])
         dtype = torch_dtype(record.dtype)
         if out is None:
-            out = torch.empty(shape, dtype=dtype)
+            out = torch.empty(shape, dtype=dtype, device="cpu")
         _require_fit(out, shape, dtype)
         array = self.row_reader(name, type)
         array.check_unchanged()
@@ -167,7 +167,9 @@ class Dataset:
         Mapped where the build gave nodes new ids; otherwise 0, 1, ... in memory, 8 bytes a node.
         """
         node = self.node_record(type)
-        return torch.arange(node.count) if node.ids is None else self._mapped(node.ids)
+        return (
+            torch.arange(node.count, device="cpu") if node.ids is None else self._mapped(node.ids)
+        )
 
     def lookup(
         self, raw_ids: torch.Tensor | npt.NDArray[Any] | Sequence[int], type: str | None = None

@@ -99,7 +99,7 @@ class RangePartitionBook(PartitionBook):
         Raises:
             InputError: No bound, a negative one, no integers, or bounds that decrease.
         """
-        given = torch.as_tensor(bounds)
+        given = torch.as_tensor(bounds, device="cpu")
         # A copy: a caller's later write must not move ids between partitions.
         ends = given.to(torch.int64, copy=True).contiguous()
         wrong = ends.dim() != 1 or ends.numel() == 0 or given.dtype not in _INTEGERS

@@ -103,7 +103,11 @@ class NeighborLoader(DataLoader[Data]):
         require_known(num_workers, transform, kwargs.get("prefetch_factor"), kwargs)
         order = chosen_order(shuffle, kwargs.pop("sampler", None))
         self.data = dataset
-        self.seed = int(torch.empty((), dtype=torch.int64).random_()) if seed is None else int(seed)
+        self.seed = (
+            int(torch.empty((), dtype=torch.int64, device="cpu").random_())
+            if seed is None
+            else int(seed)
+        )
         self._epoch = 0
         inputs = InputNodes(dataset, input_nodes)
         self._batches = batches = SeedBatches(

@@ -68,7 +68,7 @@ def _foreign(storage: torch.UntypedStorage, path: str) -> MappedFile | None:
     except OverspillError:
         identity = _NOWHERE
     # The name may have been given to another file since it was mapped.
-    if not has_mapping(identity.device, identity.inode):
+    if identity != _NOWHERE and not has_mapping(identity.device, identity.inode):
         identity = _NOWHERE
     record = MappedFile(
         path=path,

@@ -102,7 +102,7 @@ def allocate_in_worker(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tens
     """
     nbytes = math.prod(shape) * dtype.itemsize
     if get_worker_info() is None or nbytes == 0:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
     return tensor_over(storage_to_send(nbytes), dtype, shape)
 
 

@@ -69,7 +69,7 @@ def copyable(tensor: torch.Tensor) -> torch.Tensor:
 
 def _staged(tensor: torch.Tensor) -> Iterator[memoryview]:
     limit = max(1, CHUNK_BYTES // tensor.element_size())
-    staging = torch.empty(min(limit, tensor.numel()), dtype=tensor.dtype)
+    staging = torch.empty(min(limit, tensor.numel()), dtype=tensor.dtype, device="cpu")
     as_bytes = bytes_of(staging).numpy()
     for block in _blocks(tensor, limit):
         _copy(staging[: block.numel()].view(block.shape), block)

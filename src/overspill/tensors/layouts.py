@@ -25,7 +25,9 @@ def tensor_over(
         offset: Where the first element lies, in elements.
     """
     steps = contiguous_stride(shape) if stride is None else stride
-    return torch.empty(0, dtype=dtype).set_(storage, offset, tuple(shape), tuple(steps))
+    return torch.empty(0, dtype=dtype, device="cpu").set_(
+        storage, offset, tuple(shape), tuple(steps)
+    )
 
 
 def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:

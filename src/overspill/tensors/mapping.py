@@ -54,7 +54,7 @@ def wrap_mapping(
             available_bytes=mapping.nbytes,
         )
     if nbytes == 0:
-        return torch.empty(tuple(shape), dtype=dtype)
+        return torch.empty(tuple(shape), dtype=dtype, device="cpu")
     remember_mapping(mapping)
     storage = mapping_storage(mapping, payload_offset, nbytes)
     return tensor_over(storage, dtype, shape)
@@ -104,7 +104,7 @@ def map_shared(
     """
     found = expect_file(path, nbytes=nbytes, identity=identity)
     if nbytes == 0:
-        return torch.empty(0, dtype=torch.uint8).untyped_storage()
+        return torch.empty(0, dtype=torch.uint8, device="cpu").untyped_storage()
     known = MAPPED.of(found, shared=True)
     if isinstance(known, torch.UntypedStorage):
         return known

@@ -30,7 +30,7 @@ def holds_memory_alone(tensor: torch.Tensor) -> bool:
 
 @functools.cache
 def _fresh_counts() -> tuple[int, int]:
-    return _counts(torch.empty(1))
+    return _counts(torch.empty(1, device="cpu"))
 
 
 def _counts(tensor: torch.Tensor) -> tuple[int, int]:

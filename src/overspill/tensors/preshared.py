@@ -154,4 +154,4 @@ def _made(placement: Placement, demand: Demand) -> torch.UntypedStorage:
         return storage_in_new_file(demand.nbytes)
     if placement.home == "shm":
         return shared_storage(demand.nbytes)
-    return torch.empty(demand.nbytes, dtype=torch.uint8).untyped_storage()
+    return torch.empty(demand.nbytes, dtype=torch.uint8, device="cpu").untyped_storage()

@@ -127,7 +127,8 @@ def _to_move(entity: object) -> list[torch.Tensor]:
     found: dict[int, torch.Tensor] = {}
     for tensor in _tensors_of(entity):
         if _needs_sharing(tensor):
-            found.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+            # Not by address: numpy's memory may lie under several storages, and each moves alone.
+            found.setdefault(tensor.untyped_storage()._cdata, tensor)
     return list(found.values())
 
 
