@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing.resource_tracker
+import multiprocessing.util
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -52,12 +55,14 @@ def _standing_children() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _own_temporary_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    # torch's workers that are killed leave their sockets, PyG its generated code: in a directory
-    # that pytest removes after some runs.
-    place = tmp_path_factory.mktemp("t")
+def _own_temporary_directory() -> Iterator[None]:
+    # torch's workers that are killed leave their sockets, PyG its generated code: in here.
+    place = tempfile.mkdtemp(prefix="overspill-tests-")
+    # After multiprocessing's own clean-up (-100), which wants its sockets still to be there.
+    remove = functools.partial(shutil.rmtree, place, ignore_errors=True)
+    multiprocessing.util.Finalize(None, remove, exitpriority=-200)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TMPDIR", str(place))
+        patch.setenv("TMPDIR", place)
         patch.setattr(tempfile, "tempdir", None)
         yield
 

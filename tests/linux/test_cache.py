@@ -160,3 +160,9 @@ def test_counting_leaves_no_mapping(path: Path, monkeypatch: pytest.MonkeyPatch)
         cached_bytes(path)
     assert str(path) not in Path("/proc/self/maps").read_text()
     assert libc.SUPPORTED
+
+
+def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert not drop_cache(pipe)

@@ -326,3 +326,34 @@ def test_storages_over_the_same_memory_are_each_shared() -> None:
     tensors = {place: torch.from_numpy(held) for place in range(3)}
     ov.share_memory(tensors)
     assert all(tensor.is_shared() for tensor in tensors.values())
+
+
+def test_room_that_vanishes_after_the_look_is_no_room_and_leaves_no_name(
+    run_python: Any,
+) -> None:
+    script = """
+        import os, sys
+        import torch
+        import overspill as ov
+        from overspill.tensors import sharing
+
+        torch.multiprocessing.set_sharing_strategy("file_system")
+        tensor = torch.ones(12 << 20, dtype=torch.uint8)
+        look = sharing.measured_rooms
+
+        def look_and_fill():
+            found = look()
+            with open("/dev/shm/filler", "wb") as filler:
+                os.posix_fallocate(filler.fileno(), 0, 10 << 20)
+            return found
+
+        sharing.measured_rooms = look_and_fill
+        try:
+            ov.share_memory(tensor)
+        except ov.OverspillError as error:
+            print(type(error).__name__)
+        assert bool((tensor == 1).all()) and not tensor.is_shared()
+        print(sorted(os.listdir("/dev/shm")))
+    """
+    told = run_python(script, shm_bytes=16 << 20).check().stdout.split("\n")
+    assert told[:2] == ["NoRoomError", "['filler']"]

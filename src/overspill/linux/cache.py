@@ -20,6 +20,8 @@ from overspill.linux import libc
 from overspill.linux.pages import PAGE_BYTES, advise, resident_bytes
 
 _PAGES_A_READ = 1 << 17
+# Not to wait for the other end of a named pipe.
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 # Bits of a /proc/self/pagemap entry: in memory, in swap, of a file or shared memory.
 _PRESENT, _SWAPPED, _FILE = 1 << 63, 1 << 62, 1 << 61
 
@@ -99,7 +101,7 @@ def drop_cache(path_or_fd: str | Path | int) -> ReleaseResult:
     if isinstance(path_or_fd, int):
         return _drop_descriptor(path_or_fd)
     try:
-        fd = os.open(path_or_fd, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path_or_fd, _READ)
     except OSError as error:
         return ReleaseResult(False, 0, 0, "open", str(error))
     try:
@@ -116,7 +118,7 @@ def cached_bytes(path_or_fd: str | Path | int) -> int:
         MappingError: It cannot be mapped.
     """
     if not isinstance(path_or_fd, int):
-        fd = os.open(path_or_fd, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path_or_fd, _READ)
         try:
             return cached_bytes(fd)
         finally:

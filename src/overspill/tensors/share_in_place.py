@@ -21,7 +21,12 @@ from overspill.linux.pages import PAGE_BYTES, advise
 from overspill.tensors.layouts import tensor_over
 from overspill.tensors.ownership import holds_memory_alone
 from overspill.tensors.registry import MAPPED
-from overspill.tensors.shared_memory import SharedSegment, open_segment, shares_by_name
+from overspill.tensors.shared_memory import (
+    SharedSegment,
+    open_segment,
+    refused_by_torch,
+    shares_by_name,
+)
 
 PIECE_BYTES = 64 << 20
 
@@ -45,7 +50,10 @@ def share_in_place(tensor: torch.Tensor) -> None:
     """
     segment = open_segment(tensor.untyped_storage().nbytes()) if moves_by_pieces(tensor) else None
     if segment is None:
-        tensor.share_memory_()  # type: ignore[no-untyped-call]
+        try:
+            tensor.share_memory_()  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            raise refused_by_torch(error, tensor.untyped_storage().nbytes()) from error
         return
     with segment:
         _move(tensor.untyped_storage(), segment)

@@ -29,6 +29,7 @@ from overspill.units import format_bytes
 
 SHARED_MEMORY = "/dev/shm"
 _TORCH_ERRNO = re.compile(r"\((\d+)\)")
+_TORCH_NAME = re.compile(r"</(torch_[\d_]+)>")
 _REMEDIES = {
     errno.EMFILE: "raise the limit on open files (ulimit -n)",
     errno.ENFILE: "raise the system's limit on open files (fs.file-max)",
@@ -137,12 +138,25 @@ def _made_by_torch(nbytes: int) -> torch.UntypedStorage:
     except MappingError as error:
         raise _no_room(str(error), error.errno, nbytes) from error
     except RuntimeError as error:
-        told = str(error).splitlines()[0]
-        number = _TORCH_ERRNO.search(told)
-        raise _no_room(told, int(number.group(1)) if number else None, nbytes) from error
+        raise refused_by_torch(error, nbytes) from error
     if libc.SUPPORTED:
         _require_reserved(made, nbytes)
     return made
+
+
+def refused_by_torch(error: RuntimeError, nbytes: int) -> NoRoomError:
+    """What torch's own word for a refused segment means; the name that it left is removed.
+
+    Args:
+        error: What torch raised.
+        nbytes: What was wanted.
+    """
+    told = str(error).splitlines()[0]
+    for name in _TORCH_NAME.findall(told):
+        if name.startswith(f"torch_{os.getpid()}_"):  # made by this very call: its names are random
+            Path(SHARED_MEMORY, name).unlink(missing_ok=True)
+    number = _TORCH_ERRNO.search(told)
+    return _no_room(told, int(number.group(1)) if number else None, nbytes)
 
 
 def _require_reserved(storage: torch.UntypedStorage, nbytes: int) -> None:
