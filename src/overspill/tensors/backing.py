@@ -10,7 +10,8 @@ from overspill.errors import OverspillError
 from overspill.linux.identity import FileIdentity, identify_file
 from overspill.linux.mounts import is_memory_backed
 from overspill.linux.processes import has_mapping
-from overspill.tensors.registry import MAPPED, MappedFile, storage_owner
+from overspill.tensors.mapping import remember_storage
+from overspill.tensors.registry import MAPPED, MappedFile
 
 
 def is_disk_backed(tensor: object) -> bool:
@@ -70,17 +71,7 @@ def _foreign(storage: torch.UntypedStorage, path: str) -> MappedFile | None:
     # The name may have been given to another file since it was mapped.
     if identity != _NOWHERE and not has_mapping(identity.device, identity.inode):
         identity = _NOWHERE
-    record = MappedFile(
-        path=path,
-        identity=identity,
-        address=storage.data_ptr(),
-        nbytes=storage.nbytes(),
-        shared=True,
-        ours=False,
-        owner=storage_owner(storage),
-    )
-    MAPPED.enter(record)
-    return record
+    return remember_storage(storage, path, identity, ours=False)
 
 
 # Matches no file: what is mapped is no longer found under its name, so it cannot be sent by path.
