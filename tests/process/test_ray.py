@@ -75,7 +75,7 @@ try:
     try:
         ray.get(stale.remote(gone))
         told = "nothing"
-    except Exception as error:
+    except ray.exceptions.RayError as error:
         told = str(error)
     found = {
         "name": name,
