@@ -119,7 +119,16 @@ def test_fails_by_itself(tmp_path):
 def test_a_leaking_test_fails_and_a_failing_one_keeps_its_own_error(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())
     (tmp_path / "test_leaking.py").write_text(LEAKING)
-    argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--basetemp=base"]
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "-rN",
+        "--basetemp=base",
+    ]
     known = child_environment()
     environment = {**known, "PYTHONPATH": f"{known['PYTHONPATH']}{os.pathsep}{TESTS}"}
     done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -73,7 +75,10 @@ def test_without_a_limit_the_own_group_and_without_a_controller_none(
 
 def test_memory_that_is_taken_shows(spill_dir: Path) -> None:
     before = ov.memory_report()
-    taken = torch.ones(32 * MIB, dtype=torch.uint8)
+    # Not from the heap, which may hold as much from a test before.
+    held = mmap.mmap(-1, 32 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    taken = np.frombuffer(held, dtype=np.uint8)
+    taken[:] = 1
     shared = torch.ones(16 * MIB, dtype=torch.uint8).share_memory_()
     spilled = ov.spill_tensor_to_disk(torch.ones(8 * MIB, dtype=torch.uint8), required=True)
     assert int(spilled.sum()) == 8 * MIB
