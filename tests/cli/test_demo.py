@@ -20,6 +20,7 @@ from overspill.cli.demo.confined import make_group, run_confined
 from overspill.cli.demo.generate import CLASSES, generate_graph
 from overspill.cli.demo.large import LargeSpec
 from overspill.errors import BuildFailedError, NoRoomError, UnavailableError
+from overspill.linux.cgroups import PROC, memory_directories
 from overspill.linux.confine import MemoryGroup
 from overspill.units import parse_bytes
 
@@ -184,6 +185,8 @@ def test_an_interrupted_demo_leaves_nothing(tmp_path: Path, number: signal.Signa
     assert child.returncode == 130
     assert "interrupted" in told and "Traceback" not in told
     assert list(tmp_path.iterdir()) == []
+    groups = [place for places in memory_directories(PROC) for place in places]
+    assert [one for place in groups for one in place.glob(f"overspill-demo-{child.pid}-*")] == []
 
 
 def _failing_demo(directory: Path) -> str:

@@ -149,8 +149,10 @@ def _part_2(spec: LargeSpec, console: Any) -> None:
     from overspill.cli.demo.large import LargeResult
 
     group, told = make_group(spec.memory_limit_bytes)
-    console.print(f"\n[bold]Part 2[/]: a graph larger than its memory, in {told}", soft_wrap=True)
     try:
+        console.print(
+            f"\n[bold]Part 2[/]: a graph larger than its memory, in {told}", soft_wrap=True
+        )
         with PhaseBars() as bars:
             held, peaks = run_confined(spec, group, report=bars.update)
     finally:
