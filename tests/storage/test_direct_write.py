@@ -83,8 +83,11 @@ def test_nothing_stays_cached_but_the_last_block(opened: int) -> None:
     assert cached_bytes(opened) <= 32 * BLOCK  # the last block, and what read-ahead found beside it
 
 
-def test_several_writes_are_in_flight(opened: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    together = threading.Barrier(4, timeout=60)
+@pytest.mark.parametrize(("writing", "flying"), [(write, 3), (write_lasting, 4)])
+def test_several_writes_are_in_flight(
+    writing: Callable[..., None], flying: int, opened: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = threading.Barrier(flying, timeout=60)
     pwrite = os.pwrite
 
     def meeting(*arguments: Any) -> int:
@@ -92,8 +95,8 @@ def test_several_writes_are_in_flight(opened: int, monkeypatch: pytest.MonkeyPat
         return pwrite(*arguments)
 
     monkeypatch.setattr(os, "pwrite", meeting)
-    data = random_bytes(8 * SMALL_BUFFER)
-    write(opened, data)
+    data = random_bytes(2 * flying * SMALL_BUFFER)
+    writing(opened, data)
     monkeypatch.undo()
     assert np.array_equal(held(opened), data)
 

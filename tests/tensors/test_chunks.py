@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -50,6 +51,24 @@ def test_a_contiguous_tensor_is_not_copied() -> None:
     (piece,) = byte_chunks(tensor)
     tensor[0] = 255
     assert piece[0] == 255
+
+
+def test_crossed_rows_come_in_more_chunks_from_a_longer_buffer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 16 << 10)
+    monkeypatch.setattr(
+        chunks,
+        "copy_in_tiles",
+        lambda into, block: (seen.append(block.shape), np.copyto(into, block)),
+    )
+    tensor = torch.arange(1 << 16, dtype=torch.int32).view(1024, 64)
+    for source, rows in ((tensor.t(), 16), (tensor[::2], 64)):
+        seen.clear()
+        pieces = [bytes(piece) for piece in byte_chunks(source)]
+        assert b"".join(pieces) == source.contiguous().numpy().tobytes()
+        assert max(map(len, pieces)) == 16 << 10 and {shape[0] for shape in seen} == {rows}
 
 
 def test_sub_byte_dtypes_are_staged_although_torch_cannot_copy_them() -> None:

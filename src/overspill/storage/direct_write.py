@@ -37,9 +37,10 @@ def write_past_cache(
     What may stay cached: the last part of a block (under 4 KiB), which no direct write can make;
     and, where the file system has no direct I/O, pages that the kernel keeps when asked to drop.
 
-    One copy of each byte, into buffers of 16 MiB in all; up to four threads that live as long as
-    the call, or this one alone where no thread can be had. The caller syncs: neither the device's
-    own cache nor the file's size is flushed.
+    One copy of each byte, into buffers of 16 MiB in all, or of 12 MiB for chunks that are not
+    `lasting`, whose maker has a buffer too; up to four threads that live as long as the call, or
+    this one alone where no thread can be had. The caller syncs: neither the device's own cache nor
+    the file's size is flushed.
 
     Args:
         chunks: Flat views, each valid until the next is asked for.
@@ -77,8 +78,9 @@ class _Ring:
         self._path = path
         self._lasting = lasting
         self._pool: ThreadPoolExecutor | None = pool
-        self._buffers = [_aligned(_BUFFER_BYTES) for _ in range(_BUFFERS)]
-        self._writes: list[Future[None] | None] = [None] * _BUFFERS
+        count = _BUFFERS if lasting else _BUFFERS - 1
+        self._buffers = [_aligned(_BUFFER_BYTES) for _ in range(count)]
+        self._writes: list[Future[None] | None] = [None] * count
         self._turn = self._filled = self._offset = 0
 
     def append(self, chunk: memoryview) -> None:
@@ -103,7 +105,7 @@ class _Ring:
         tail = self._buffers[self._turn][whole : self._filled].data
         if whole:
             self._send(whole)
-        for turn in range(_BUFFERS):
+        for turn in range(len(self._writes)):
             self._wait(turn)
         return tail, self._offset
 
@@ -120,7 +122,7 @@ class _Ring:
         if not self._submitted(job):
             job()
         self._offset += nbytes
-        self._turn = (self._turn + 1) % _BUFFERS
+        self._turn = (self._turn + 1) % len(self._buffers)
         self._filled = 0
 
     def _submitted(self, job: Callable[[], None]) -> bool:

@@ -2,20 +2,24 @@
 
 Bottleneck: for contiguous tensors none, their own memory is handed out; else the strided read.
 Algorithm: blocks of whole rows are copied into one staging buffer of a chunk, which every piece
-reuses. Limits: rows a little over half a chunk leave the other half unused.
+reuses. Where the rows lie across the source's memory, the buffer is of `CROSSED_CHUNKS` chunks: the
+more rows a block has, the more of each line and page is used that it reads. Limits: rows a little
+over half the buffer leave the other half unused; rows as long as the buffer are read an element a
+line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 
 from overspill.tensors.layouts import bytes_of
+from overspill.tensors.tiles import copy_in_tiles, is_crossed
 
 # write(2) of about 1 MiB ran fastest into reserved files (facts.md).
 CHUNK_BYTES = 1 << 20
+CROSSED_CHUNKS = 4
 _SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -68,21 +72,29 @@ def copyable(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _staged(tensor: torch.Tensor) -> Iterator[memoryview]:
-    limit = max(1, CHUNK_BYTES // tensor.element_size())
+    size = tensor.element_size()
+    chunks = CROSSED_CHUNKS if _by_numpy(tensor) and is_crossed(tensor.numpy()) else 1
+    limit = max(1, chunks * CHUNK_BYTES // size)
     staging = torch.empty(min(limit, tensor.numel()), dtype=tensor.dtype, device="cpu")
     as_bytes = bytes_of(staging).numpy()
+    piece = max(size, CHUNK_BYTES)
     for block in _blocks(tensor, limit):
         _copy(staging[: block.numel()].view(block.shape), block)
-        yield as_bytes[: block.numel() * tensor.element_size()].data
+        for start in range(0, block.numel() * size, piece):
+            yield as_bytes[start : min(start + piece, block.numel() * size)].data
 
 
 def _copy(into: torch.Tensor, block: torch.Tensor) -> None:
     # By numpy where it can: torch splits even a copy of 1 MiB among threads that wait for each
     # other, which took six times as long on idle processors and sixty times on busy ones.
-    if block.is_conj() or block.is_neg():
-        into.copy_(block)
+    if _by_numpy(block):
+        copy_in_tiles(into.numpy(), block.numpy())
     else:
-        np.copyto(into.numpy(), block.numpy())
+        into.copy_(block)
+
+
+def _by_numpy(tensor: torch.Tensor) -> bool:
+    return not tensor.is_conj() and not tensor.is_neg()
 
 
 def _blocks(tensor: torch.Tensor, limit: int) -> Iterator[torch.Tensor]:
