@@ -96,7 +96,8 @@ def test_no_manifest_is_no_dataset(tmp_path: Path) -> None:
     "change",
     [
         {"format": "parquet"},
-        {"version": 2},
+        {"version": 3},
+        {"version": "2"},
         {"node_types": []},
         {"node_types": {"node": {"count": -1, "arrays": {}, "ids": None}}},
         {"node_types": {"node": {"count": True, "arrays": {}, "ids": None}}},

@@ -16,54 +16,16 @@ from typing import Any
 from overspill.errors import DiskRefusedError, FormatError, StaleFileError
 from overspill.storage.arrays import read_array_info, sync_directory
 from overspill.storage.records import FileRecord as FileRecord
+from overspill.storage.type_records import EdgeName as EdgeName
+from overspill.storage.type_records import EdgeTypeRecord as EdgeTypeRecord
+from overspill.storage.type_records import NodeTypeRecord as NodeTypeRecord
 
 MANIFEST_NAME = "manifest.json"
 FORMAT = "overspill-dataset"
-VERSION = 1
-EdgeName = tuple[str, str, str]
+VERSION = 2
+# Version 1 had integer ids only, and no renumbering: what it lacks has defaults.
+_READABLE = (1, VERSION)
 _LARGEST_MANIFEST = 64 << 20
-
-
-@dataclass(frozen=True)
-class NodeTypeRecord:
-    """One node type.
-
-    Attributes:
-        name: Its name.
-        count: Number of nodes.
-        arrays: One file a named array, its first axis the nodes.
-        ids: int64 (count,), strictly increasing: the raw id of each dense id; None when ids were
-            dense already.
-    """
-
-    name: str
-    count: int
-    arrays: dict[str, FileRecord] = field(default_factory=dict)
-    ids: FileRecord | None = None
-
-
-@dataclass(frozen=True)
-class EdgeTypeRecord:
-    """One edge type.
-
-    Attributes:
-        source: Node type that the edges leave.
-        relation: Name of the relation.
-        target: Node type that the edges enter.
-        count: Number of edges.
-        layouts: Layout -> part -> file, for example ``{"csc": {"indptr": ..., "indices": ...}}``.
-    """
-
-    source: str
-    relation: str
-    target: str
-    count: int
-    layouts: dict[str, dict[str, FileRecord]] = field(default_factory=dict)
-
-    @property
-    def key(self) -> EdgeName:
-        """(source, relation, target)."""
-        return self.source, self.relation, self.target
 
 
 @dataclass(frozen=True)
@@ -90,12 +52,8 @@ class Manifest:
 
     def files(self) -> list[FileRecord]:
         """Every array file of the dataset."""
-        found: list[FileRecord] = []
-        for node in self.node_types.values():
-            found += [*node.arrays.values(), *([node.ids] if node.ids else [])]
-        for edge in self.edge_types.values():
-            found += [record for parts in edge.layouts.values() for record in parts.values()]
-        return found
+        nodes = [record for node in self.node_types.values() for record in node.files()]
+        return nodes + [record for edge in self.edge_types.values() for record in edge.files()]
 
 
 def publish_manifest(directory: str | Path, manifest: Manifest) -> None:
@@ -176,33 +134,14 @@ def check_file(directory: Path, record: FileRecord) -> None:
 
 
 def _encode(manifest: Manifest) -> dict[str, Any]:
-    nodes = {
-        name: {
-            "count": node.count,
-            "arrays": {key: record.to_json() for key, record in node.arrays.items()},
-            "ids": node.ids.to_json() if node.ids else None,
-        }
-        for name, node in manifest.node_types.items()
-    }
-    edges = [
-        {
-            "type": list(edge.key),
-            "count": edge.count,
-            "layouts": {
-                layout: {part: record.to_json() for part, record in parts.items()}
-                for layout, parts in edge.layouts.items()
-            },
-        }
-        for edge in manifest.edge_types.values()
-    ]
     return {
         "format": FORMAT,
         "version": VERSION,
         "identifier": manifest.identifier,
         "created": manifest.created,
         "overspill_version": manifest.overspill_version,
-        "node_types": nodes,
-        "edge_types": edges,
+        "node_types": {name: node.to_json() for name, node in manifest.node_types.items()},
+        "edge_types": [edge.to_json() for edge in manifest.edge_types.values()],
         "options": manifest.options,
         "sources": manifest.sources,
     }
@@ -211,10 +150,10 @@ def _encode(manifest: Manifest) -> dict[str, Any]:
 def _decode(held: dict[str, Any]) -> Manifest:
     if held["format"] != FORMAT:
         raise ValueError(f"its format is {held['format']!r}, not {FORMAT!r}")
-    if held["version"] != VERSION:
-        raise ValueError(f"its version is {held['version']!r}; this Overspill reads {VERSION}")
-    nodes = {name: _decode_node(name, node) for name, node in held["node_types"].items()}
-    edges = [_decode_edge(edge, nodes) for edge in held["edge_types"]]
+    if held["version"] not in _READABLE:
+        raise ValueError(f"its version is {held['version']!r}; this Overspill reads {_READABLE}")
+    nodes = {n: NodeTypeRecord.from_json(n, node) for n, node in held["node_types"].items()}
+    edges = [EdgeTypeRecord.from_json(edge, nodes) for edge in held["edge_types"]]
     return Manifest(
         identifier=str(held["identifier"]),
         node_types=nodes,
@@ -224,44 +163,3 @@ def _decode(held: dict[str, Any]) -> Manifest:
         created=str(held["created"]),
         overspill_version=str(held["overspill_version"]),
     )
-
-
-def _decode_node(name: str, held: dict[str, Any]) -> NodeTypeRecord:
-    count = _count(held["count"])
-    arrays = {key: FileRecord.from_json(value) for key, value in held["arrays"].items()}
-    ids = None if held["ids"] is None else FileRecord.from_json(held["ids"])
-    for record in arrays.values():
-        if record.shape[:1] != (count,):
-            raise ValueError(f"{record.path} has {record.shape} for {count} nodes of {name!r}")
-    if ids is not None:
-        _require_vector(ids, ("int64",), count)
-    return NodeTypeRecord(name, count, arrays, ids)
-
-
-def _decode_edge(held: dict[str, Any], nodes: dict[str, NodeTypeRecord]) -> EdgeTypeRecord:
-    source, relation, target = (str(part) for part in held["type"])
-    for name in (source, target):
-        if name not in nodes:
-            raise ValueError(f"an edge type has nodes of type {name!r}, which there is not")
-    count = _count(held["count"])
-    layouts = {
-        layout: {part: FileRecord.from_json(value) for part, value in parts.items()}
-        for layout, parts in held["layouts"].items()
-    }
-    if "csc" in layouts:
-        _require_vector(layouts["csc"]["indptr"], ("int64",), nodes[target].count + 1)
-        _require_vector(layouts["csc"]["indices"], ("int32", "int64"), count)
-    return EdgeTypeRecord(source, relation, target, count, layouts)
-
-
-def _require_vector(record: FileRecord, dtypes: tuple[str, ...], length: int) -> None:
-    # The sampler follows these arrays without looking at their bounds.
-    if record.dtype not in dtypes or record.shape != (length,):
-        wanted = f"{' or '.join(dtypes)} ({length},)"
-        raise ValueError(f"{record.path} is {record.dtype} {record.shape}, not {wanted}")
-
-
-def _count(value: Any) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"not a count: {value!r}")
-    return value
