@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
@@ -14,7 +15,13 @@ import torch
 
 from overspill.errors import DiskRefusedError, FormatError, StaleFileError
 from overspill.storage import write_behind
-from overspill.storage.arrays import ArrayWriter, map_array, partial_path, read_array_info
+from overspill.storage.arrays import (
+    ArrayWriter,
+    encode_header,
+    map_array,
+    partial_path,
+    read_array_info,
+)
 from overspill.storage.records import STORED_DTYPES, FileRecord, numpy_view_dtype
 
 
@@ -53,13 +60,34 @@ def test_types_that_numpy_lacks_are_kept_as_bits(tmp_path: Path, dtype: str) -> 
     assert loaded.dtype == tensor.dtype and torch.equal(loaded.float(), tensor.float())
 
 
-def test_the_digest_is_of_the_whole_file(tmp_path: Path) -> None:
-    import hashlib
-
+def test_the_digest_is_of_the_payload(tmp_path: Path) -> None:
     record = write(tmp_path / "a.safetensors", np.arange(10))
     content = (tmp_path / "a.safetensors").read_bytes()
-    assert record.sha256 == hashlib.sha256(content).hexdigest()
-    assert record.nbytes == len(content)
+    assert record.sha256 == hashlib.sha256(content[4096:]).hexdigest()
+    assert content[:4096] == encode_header("int64", (10,)) and record.nbytes == len(content)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 999, 1000])
+def test_fewer_rows_than_at_most(tmp_path: Path, rows: int) -> None:
+    path = tmp_path / "a.safetensors"
+    with ArrayWriter(path, dtype="int32", shape=(1000, 700), at_most=True) as writer:
+        values = np.arange(rows * 700, dtype=np.int32).reshape(rows, 700)
+        writer.append(values)
+    assert writer.result is not None and writer.result.shape == (rows, 700)
+    assert np.array_equal(safetensors.numpy.load_file(path)["data"], values)
+    status = path.stat()
+    assert status.st_size == 4096 + values.nbytes == writer.result.nbytes
+    assert status.st_blocks * 512 <= status.st_size + 8192  # what was reserved is given back
+
+
+@pytest.mark.parametrize("elements", [1, 7, 15])
+def test_a_part_of_a_row_is_refused(tmp_path: Path, elements: int) -> None:
+    with (
+        pytest.raises(ValueError, match="bytes were written"),
+        ArrayWriter(tmp_path / "a", dtype="int32", shape=(5, 2, 4), at_most=True) as writer,
+    ):
+        writer.append(np.zeros(elements, np.int32))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_private_mapping_never_reaches_the_file(tmp_path: Path) -> None:

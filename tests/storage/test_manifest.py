@@ -37,7 +37,7 @@ def put(directory: Path, name: str, array: np.ndarray) -> FileRecord:
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Manifest:
-    x = put(tmp_path, "x", np.ones((2, 3), np.float32))
+    x = put(tmp_path, "x", np.ones((2, 600), np.float32))
     ids = put(tmp_path, "ids", np.array([7, 9]))
     indptr = put(tmp_path, "indptr", np.array([0, 1, 1]))
     indices = put(tmp_path, "indices", np.array([1], np.int32))
@@ -217,3 +217,15 @@ def test_checksums_find_what_the_header_cannot(
     read = {Path(p.path).name: p.reason for p in verify_checksums(tmp_path, manifest)}
     assert "sha256" in read["ids"] and "0 bytes" in read["indptr"] and "read" in read["x"]
     assert set(read) == {"ids", "indptr", "x"}
+
+
+@pytest.mark.parametrize("place", [0, 9, 4095])
+def test_checksums_find_any_change_of_a_header(
+    tmp_path: Path, manifest: Manifest, place: int
+) -> None:
+    publish_manifest(tmp_path, manifest)
+    content = bytearray((tmp_path / "a" / "ids").read_bytes())
+    content[place] ^= 4
+    (tmp_path / "a" / "ids").write_bytes(content)
+    (problem,) = verify_checksums(tmp_path, manifest)
+    assert Path(problem.path).name == "ids" and "header" in problem.reason

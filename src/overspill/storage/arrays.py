@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from overspill.errors import DiskRefusedError, FormatError, StaleFileError
-from overspill.linux.blocks import reserve_blocks
+from overspill.linux.blocks import reserve_blocks, write_all
 from overspill.linux.mapping import Mapping, map_file
 from overspill.storage.records import (
     NAMES_BY_CODE,
@@ -56,13 +56,15 @@ class ArrayWriter:
     """Writes an array file row by row; the file appears under its name only when it is complete.
 
     Every block is reserved before the first write; dirty pages and page cache stay bounded (two
-    windows of 8 MiB). On an error, the file is removed. One thread at a time.
+    windows of 8 MiB). The header is written last. On an error, the file is removed. One thread at a
+    time.
 
     Args:
         path: Where the file goes; its directory exists.
         dtype: A name of `STORED_DTYPES`.
-        shape: The full shape, known beforehand.
+        shape: The full shape, or the largest.
         record_path: The path as the manifest names it; default is the file's name.
+        at_most: Fewer rows than the shape has may come; the room of the others is given back.
 
     Raises:
         DiskRefusedError: The disk could not reserve, write or sync the bytes.
@@ -76,14 +78,16 @@ class ArrayWriter:
         dtype: str,
         shape: tuple[int, ...],
         record_path: str | None = None,
+        at_most: bool = False,
     ) -> None:
         self.path = Path(path)
         self.partial_path = self._written = partial_path(self.path)
         self._dtype, self._shape = dtype, tuple(shape)
         self._record_path = record_path or self.path.name
         self._view_dtype = numpy_view_dtype(dtype)
-        self._header = encode_header(dtype, self._shape)
-        self._nbytes = len(self._header) + payload_bytes(dtype, self._shape)
+        self._at_most = at_most
+        self._start = len(encode_header(dtype, self._shape))
+        self._nbytes = self._start + payload_bytes(dtype, self._shape)
         self._hash = hashlib.sha256()
         self._fd = -1
         self.result: FileRecord | None = None
@@ -96,8 +100,7 @@ class ArrayWriter:
             raise _refused(error, self.path) from error
         try:
             reserve_blocks(self._fd, self._nbytes, path=str(self.path))
-            self._out = WriteBehind(self._fd, path=str(self.path))
-            self._put(memoryview(self._header))
+            self._out = WriteBehind(self._fd, path=str(self.path), offset=self._start)
         except BaseException:
             self._abandon()
             raise
@@ -117,7 +120,9 @@ class ArrayWriter:
             raise ValueError(f"{self.path}: {rows.dtype} rows for a {self._view_dtype} array")
         if self._out.offset + rows.nbytes > self._nbytes:
             raise ValueError(f"{self.path}: more rows than the shape {self._shape} holds")
-        self._put(rows.reshape(-1).view(np.uint8).data)
+        data = rows.reshape(-1).view(np.uint8).data
+        self._hash.update(data)
+        self._out.append(data)
 
     def __exit__(
         self,
@@ -134,17 +139,13 @@ class ArrayWriter:
             self._abandon()
             raise
 
-    def _put(self, data: memoryview) -> None:
-        self._hash.update(data)
-        self._out.append(data)
-
     def _publish(self) -> None:
-        if self._out.offset != self._nbytes:
-            raise ValueError(
-                f"{self.path}: {self._out.offset} of {self._nbytes} bytes were written"
-            )
+        shape = self._written_shape()
+        header = encode_header(self._dtype, shape)
         self._out.drain()
+        write_all(self._fd, header, 0, path=str(self.path))
         try:
+            os.ftruncate(self._fd, self._out.offset)
             os.fsync(self._fd)
             fd, self._fd = self._fd, -1
             os.close(fd)
@@ -153,8 +154,22 @@ class ArrayWriter:
         except OSError as error:
             raise _refused(error, self.path) from error
         self.result = FileRecord(
-            self._record_path, self._dtype, self._shape, self._nbytes, self._hash.hexdigest()
+            self._record_path, self._dtype, shape, self._out.offset, self._hash.hexdigest()
         )
+
+    def _written_shape(self) -> tuple[int, ...]:
+        missing = self._nbytes - self._out.offset
+        if not missing:
+            return self._shape
+        row_bytes = payload_bytes(self._dtype, (1, *self._shape[1:]))
+        shape = (self._shape[0] - missing // row_bytes, *self._shape[1:])
+        # A header of another length would have moved the payload: only with hundreds of axes.
+        moved = len(encode_header(self._dtype, shape)) != self._start
+        if not self._at_most or missing % row_bytes or moved:
+            raise ValueError(
+                f"{self.path}: {self._out.offset} of {self._nbytes} bytes were written"
+            )
+        return shape
 
     def _abandon(self) -> None:
         if self._fd >= 0:

@@ -1,4 +1,7 @@
-"""Checksums of a dataset's files, compared with its manifest."""
+"""Checksums of a dataset's files, compared with its manifest.
+
+A digest covers the payload; the bytes before it follow from dtype and shape and are compared whole.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from io import FileIO
 from pathlib import Path
 
+from overspill.storage.arrays import encode_header
 from overspill.storage.manifest import Manifest
+from overspill.storage.records import FileRecord
 
 _PIECE_BYTES = 4 << 20
 _PROGRESS_BYTES = 64 << 20
@@ -34,7 +40,7 @@ def verify_checksums(
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ChecksumProblem]:
-    """Read every file of a dataset once and compare sizes and sha256 digests.
+    """Read every file of a dataset once and compare sizes, headers and sha256 digests.
 
     Runs at the device's or the hash's speed (about 1.3 GiB/s) in 4 MiB of memory, and drops the
     page cache behind itself.
@@ -56,30 +62,40 @@ def verify_checksums(
             progress(before + read, total)
 
     for record in records:
-        path = Path(directory) / record.path
-        try:
-            size, digest = _digest(path, record.nbytes, partial(tell, done))
-        except OSError as error:
-            problems.append(ChecksumProblem(str(path), f"cannot be read: {error.strerror}"))
-        else:
-            if size != record.nbytes:
-                reason = f"has {size} bytes where {record.nbytes} were recorded"
-                problems.append(ChecksumProblem(str(path), reason))
-            elif digest != record.sha256:
-                problems.append(ChecksumProblem(str(path), "its content changed (sha256 differs)"))
+        reason = _difference(Path(directory) / record.path, record, partial(tell, done))
+        if reason is not None:
+            problems.append(ChecksumProblem(str(Path(directory) / record.path), reason))
         done += record.nbytes
         tell(done, 0)
     return problems
 
 
-def _digest(path: Path, expected: int, tell: Callable[[int], None]) -> tuple[int, str]:
-    digest, size = hashlib.sha256(), 0
+def _difference(path: Path, record: FileRecord, tell: Callable[[int], None]) -> str | None:
+    header = encode_header(record.dtype, record.shape)
+    try:
+        with path.open("rb", buffering=0) as file:
+            same = os.pread(file.fileno(), len(header), 0) == header
+            size, digest = _digest(file, len(header), record.nbytes, tell)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    if size != record.nbytes:
+        return f"has {size} bytes where {record.nbytes} were recorded"
+    if not same:
+        return f"its header is not that of {record.dtype} {record.shape}"
+    return None if digest == record.sha256 else "its content changed (sha256 differs)"
+
+
+def _digest(
+    file: FileIO, start: int, expected: int, tell: Callable[[int], None]
+) -> tuple[int, str]:
+    """Size of the file, and digest of what follows `start`."""
+    digest, size = hashlib.sha256(), min(start, os.fstat(file.fileno()).st_size)
+    file.seek(size)
     buffer = bytearray(_PIECE_BYTES)
-    with path.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            digest.update(memoryview(buffer)[:count])
-            os.posix_fadvise(file.fileno(), size, count, os.POSIX_FADV_DONTNEED)
-            size += count
-            if size % _PROGRESS_BYTES < count and size < expected:
-                tell(size)
+    while count := file.readinto(buffer):
+        digest.update(memoryview(buffer)[:count])
+        os.posix_fadvise(file.fileno(), size, count, os.POSIX_FADV_DONTNEED)
+        size += count
+        if size % _PROGRESS_BYTES < count and size < expected:
+            tell(size)
     return size, digest.hexdigest()

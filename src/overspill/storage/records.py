@@ -61,7 +61,7 @@ class FileRecord:
         dtype: A name of `STORED_DTYPES`.
         shape: The array's shape.
         nbytes: Size of the whole file, header included.
-        sha256: Hex digest of the whole file.
+        sha256: Hex digest of the payload; dtype and shape tell the header, byte for byte.
     """
 
     path: str

@@ -21,14 +21,15 @@ class WriteBehind:
     Args:
         fd: Descriptor open for writing, its blocks reserved by the caller.
         path: For error messages.
+        offset: Where the first byte goes.
     """
 
-    def __init__(self, fd: int, *, path: str) -> None:
+    def __init__(self, fd: int, *, path: str, offset: int = 0) -> None:
         self._fd = fd
         self._path = path
-        self._window_start = 0
+        self._window_start = offset
         self._behind: tuple[int, int] | None = None
-        self.offset = 0
+        self.offset = offset
 
     def append(self, data: memoryview) -> None:
         """Write a flat view of bytes at the end; DiskRefusedError when the disk refuses."""
