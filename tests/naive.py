@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from overspill.build.construct import EDGE_TYPE, NODE_TYPE, BuildSummary, construct
+from overspill.build.construct import BuildSummary, construct
+from overspill.build.describe import describe_build
 from overspill.build.inputs import Inputs
 from overspill.build.plan import BuildPlan
-from overspill.build.spec import describe_build
+from overspill.build.spec import EDGE_TYPE, NODE_TYPE
 from overspill.storage.arrays import map_array
 from overspill.storage.checksums import verify_checksums
 from overspill.storage.manifest import Manifest, read_manifest

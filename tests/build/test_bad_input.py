@@ -374,7 +374,7 @@ def test_an_output_directory_in_use(tmp_path: Path, held: str) -> None:
 @pytest.mark.parametrize(
     ("cell", "told"),
     [
-        ("alice", "number the nodes first"),
+        ("alice", "ids='text'"),
         ("1.0", "save the ids as int64"),
         ("1.5", "is this the right column"),
         ("", "drop the row, or fill the cell"),

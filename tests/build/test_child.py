@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from naive import read_built, require_naive
-from overspill.build import BuildSpec, describe_build, run_build
+from overspill.build import describe_build, run_build
 from overspill.build.directory import MARKER_NAME
 from overspill.build.wire import decode_error, encode_error, name_error
 from overspill.errors import (
@@ -271,7 +271,7 @@ def test_a_module_in_the_working_directory_is_not_imported(
 def test_a_process_that_cannot_start_says_why(
     tmp_path: Path, edges: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = BuildSpec(out=str(tmp_path / "out"), edges=(str(edges),))
+    spec = describe_build(tmp_path / "out", edges=edges)
     monkeypatch.setattr("overspill.build.child._LEAN", {"PYTHONHOME": "/nonexistent"})
     with pytest.raises(BuildFailedError, match="status 1"):
         run_build(spec)

@@ -10,10 +10,10 @@ import pytest
 
 from naive import TINY
 from overspill.build.construct import construct
+from overspill.build.describe import describe_build
 from overspill.build.directory import MARKER_NAME, BuildDirectory, is_unfinished_build
 from overspill.build.inputs import Inputs
 from overspill.build.progress import Event
-from overspill.build.spec import describe_build
 from overspill.errors import DiskRefusedError, FormatError, OutputDirError
 from overspill.storage.manifest import Manifest, read_manifest
 

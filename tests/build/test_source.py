@@ -12,9 +12,9 @@ import pytest
 
 from naive import TINY
 from overspill.build.construct import construct
+from overspill.build.describe import describe_build
 from overspill.build.inputs import Inputs
 from overspill.build.source import SourceFile
-from overspill.build.spec import describe_build
 from overspill.errors import InputError
 
 EDGES = np.random.default_rng(8).integers(0, 30, (2, 200))
@@ -105,7 +105,7 @@ def test_edges_that_change_under_the_reader(
     """All bytes are read, the first before the change and the last after it."""
     path = make(tmp_path / f"e.{kind}")
     inputs = Inputs.open(describe_build(tmp_path / "out", edges=path, ids="dense"))
-    chunks = inputs.readers[0].chunks(7)
+    chunks = inputs.edges[0].readers[0].chunks(7)
     next(chunks)
     change(path)
     with pytest.raises(InputError, match="was changed while the build read it") as caught:
@@ -116,7 +116,8 @@ def test_edges_that_change_under_the_reader(
 
 def test_a_file_that_is_renamed_away_is_read_to_its_end(tmp_path: Path) -> None:
     path = make(tmp_path / "e.npy")
-    [reader] = Inputs.open(describe_build(tmp_path / "out", edges=path, ids="dense")).readers
+    inputs = Inputs.open(describe_build(tmp_path / "out", edges=path, ids="dense"))
+    [reader] = inputs.edges[0].readers
     chunks = reader.chunks(7)
     found = [next(chunks)]
     replace_file(path)
@@ -139,7 +140,8 @@ def test_a_source_says_what_changed(tmp_path: Path) -> None:
 
 def test_the_change_is_told_before_what_it_broke(tmp_path: Path) -> None:
     path = make(tmp_path / "e.csv")
-    [reader] = Inputs.open(describe_build(tmp_path / "out", edges=path, ids="dense")).readers
+    inputs = Inputs.open(describe_build(tmp_path / "out", edges=path, ids="dense"))
+    [reader] = inputs.edges[0].readers
     path.write_text("src,dst\nx,y\n")
     with pytest.raises(InputError, match="was changed while"):
         next(reader.chunks(7))

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from overspill.build.spec import BuildSpec, describe_build
+from overspill.build.describe import describe_build
+from overspill.build.spec import ArraySpec, BuildSpec
 from overspill.errors import InputError
 from overspill.settings import settings
 
@@ -24,23 +25,24 @@ def test_a_spec_travels_as_one_line(tmp_path: Path) -> None:
     )
     text = spec.to_json()
     assert "\n" not in text and BuildSpec.from_json(text) == spec
-    assert spec.memory_limit_bytes == 1 << 30 and spec.columns == ("from", "to")
+    assert spec.memory_limit_bytes == 1 << 30 and spec.edges[0].columns == ("from", "to")
 
 
 def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     spec = describe_build("out", edges="e.csv", node_features={"x": "x.npy"})
-    assert spec.out == str(tmp_path / "out") and spec.edges == (str(tmp_path / "e.csv"),)
-    assert spec.node_features == {"x": str(tmp_path / "x.npy")}
+    assert spec.out == str(tmp_path / "out") and spec.edges[0].paths == (str(tmp_path / "e.csv"),)
+    assert spec.nodes["node"].arrays == {"x": ArraySpec(paths=(str(tmp_path / "x.npy"),))}
 
 
 def test_patterns_match_in_sorted_order(tmp_path: Path) -> None:
     for name in ("b.csv", "a.csv", "c.txt", "d[1].csv"):
         (tmp_path / name).touch()
-    names = [Path(path).name for path in describe_build("o", edges=tmp_path / "*.csv").edges]
+    [edges] = describe_build("o", edges=tmp_path / "*.csv").edges
+    names = [Path(path).name for path in edges.paths]
     assert names == ["a.csv", "b.csv", "d[1].csv"]
     exact = describe_build("o", edges=[tmp_path / "d[1].csv", tmp_path / "c.txt"])
-    assert [Path(path).name for path in exact.edges] == ["d[1].csv", "c.txt"]
+    assert [Path(path).name for path in exact.edges[0].paths] == ["d[1].csv", "c.txt"]
 
 
 def test_a_pattern_without_a_match_is_an_error(tmp_path: Path) -> None:
@@ -61,7 +63,8 @@ def test_integers_of_numpy_travel_as_well(kind: Any) -> None:
         "o", edges="e.csv", num_nodes=kind(7), edge_axis=kind(1), memory_limit=kind(100)
     )
     assert BuildSpec.from_json(spec.to_json()) == spec
-    assert (spec.num_nodes, spec.edge_axis, spec.memory_limit_bytes) == (7, 1, 100)
+    assert (spec.nodes["node"].count, spec.edges[0].edge_axis) == (7, 1)
+    assert spec.memory_limit_bytes == 100
 
 
 @pytest.mark.parametrize("argument", ["out", "edges", "node_features"])

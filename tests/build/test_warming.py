@@ -51,7 +51,7 @@ from naive import TINY
 from overspill.build.__main__ import _warm_kernels
 from overspill.build.construct import construct
 from overspill.build.inputs import Inputs
-from overspill.build.spec import describe_build
+from overspill.build.describe import describe_build
 from overspill.kernels import jit
 
 spec = describe_build(sys.argv[1], edges=sys.argv[2], ids=sys.argv[3])

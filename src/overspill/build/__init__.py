@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from overspill.build.child import run_build as run_build
+from overspill.build.describe import Columns as Columns
+from overspill.build.describe import describe_build as describe_build
 from overspill.build.spec import BuildSpec as BuildSpec
-from overspill.build.spec import describe_build as describe_build
 
-__all__ = ["BuildSpec", "describe_build", "run_build"]
+__all__ = ["BuildSpec", "Columns", "describe_build", "run_build"]

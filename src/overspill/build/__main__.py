@@ -139,7 +139,9 @@ def _warm_kernels(inputs: Inputs) -> None:
     read_only = one.copy()  # as Arrow's arrays are
     read_only.flags.writeable = False
     tables = (one.copy(), one.copy(), np.ones(2, np.int64), one.copy(), one.copy())
-    wide = (inputs.num_nodes or 0) > BuildPlan.narrow_nodes
+    wide = (
+        max((node.count or 0 for node in inputs.nodes.values()), default=0) > BuildPlan.narrow_nodes
+    )
     pool = np.zeros((2, 2, 2), np.int64 if wide else np.int32)
     for ids in (one, read_only):
         state = np.array([1, 0, -1, -1])
@@ -147,9 +149,9 @@ def _warm_kernels(inputs: Inputs) -> None:
     ends, out = np.zeros(1, np.int64), np.zeros(1, pool.dtype)
     place_edges(pool[0, :1], 0, ends, out)
     sort_rows(ends, out, np.zeros(1 // LONG_ROW + 1, np.int64))
-    if inputs.remap:
+    if any(node.kind == "remap" for node in inputs.nodes.values()):
         rank_ids(one, one, one, one, 1, one.copy())
-    if any(isinstance(reader, SnapEdges) for reader in inputs.readers):
+    if any(isinstance(reader, SnapEdges) for edge in inputs.edges for reader in edge.readers):
         parse_edges(np.frombuffer(b"\n", np.uint8), one, one, np.zeros(5, np.int64))
 
 

@@ -26,14 +26,15 @@ from overspill.build.inputs import Inputs, out_of_range
 from overspill.build.partition import UNBOUNDED, RangePartitioner
 from overspill.build.plan import BuildPlan
 from overspill.build.progress import Event, Progress
-from overspill.build.spec import BuildSpec
+from overspill.build.readers import RawIds, Strings
+from overspill.build.spec import EDGE_TYPE, NODE_TYPE, BuildSpec
 from overspill.errors import DiskRefusedError, FormatError, InputError, OutputDirError
 from overspill.linux.mounts import filesystem_type, free_disk_bytes, is_memory_backed
 from overspill.storage.manifest import EdgeTypeRecord, Manifest, NodeTypeRecord
 from overspill.storage.records import FileRecord
 
-NODE_TYPE = "node"
-EDGE_TYPE = (NODE_TYPE, "to", NODE_TYPE)
+# What the spec says of this machine and of one run rather than of the dataset.
+_NO_OPTIONS = ("out", "streams", "resume", "threads")
 _NODE_PREFIX = f"nodes/{NODE_TYPE}"
 _EDGE_PREFIX = f"edges/{'__'.join(EDGE_TYPE)}"
 
@@ -109,11 +110,12 @@ class _Build:
     ) -> None:
         self._spec, self._plan, self._inputs = spec, plan, inputs
         self._directory, self._progress = directory, progress
-        self._nodes = inputs.num_nodes
+        self._node, self._edge = inputs.nodes[NODE_TYPE], inputs.edges[0]
+        self._nodes = self._node.count
         self._translator: IdTranslator | None = None
 
     def run(self) -> tuple[int, int]:
-        ids = self._remap() if self._inputs.remap else None
+        ids = self._remap() if self._node.kind == "remap" else None
         edges, layouts = self._build_rows()
         arrays = self._copy_arrays()
         self._progress.begin("publish", 1, "steps")
@@ -134,20 +136,20 @@ class _Build:
         return nodes, edges
 
     def _remap(self) -> FileRecord:
-        self._progress.begin("collect ids", self._inputs.nbytes, "B")
+        self._progress.begin("collect ids", self._edge.nbytes, "B")
         path = f"{_NODE_PREFIX}/ids.safetensors"
         record = store_distinct_ids(self._all_ids(), self._directory, path=path, plan=self._plan)
-        if not record.shape[0] and self._inputs.num_nodes is None:
+        if not record.shape[0] and self._node.count is None:
             raise self._no_nodes()
-        self._inputs.require_nodes(record.shape[0], "the distinct ids of the edges")
+        self._node.require_count(record.shape[0], "the distinct ids of the edges")
         self._nodes = record.shape[0]
         self._translator = IdTranslator(self._directory.path / path, record)
         return record
 
     def _all_ids(self) -> Iterator[npt.NDArray[np.int64]]:
-        for _, chunk, done in self._inputs.chunks(self._plan.chunk_edges):
-            yield chunk.sources
-            yield chunk.targets
+        for _, chunk, done in self._edge.chunks(self._plan.chunk_edges):
+            yield _numbers(chunk.sources)
+            yield _numbers(chunk.targets)
             self._progress.reach(done)
 
     def _build_rows(self) -> tuple[int, dict[str, dict[str, FileRecord]]]:
@@ -171,20 +173,20 @@ class _Build:
                 num_edges=blocks.edges,
                 on_progress=self._progress.reach,
             )
-            prefix = f"{_EDGE_PREFIX}/{self._spec.layout}"
+            prefix = f"{_EDGE_PREFIX}/{self._spec.layouts[0]}"
             parts = assembler.write(blocks, base=0, shift=partitioner.shift, prefix=prefix)
-        return blocks.edges, {self._spec.layout: parts}
+        return blocks.edges, {self._spec.layouts[0]: parts}
 
     def _partition(self, partitioner: RangePartitioner) -> None:
-        self._progress.begin("partition", self._inputs.nbytes, "B")
-        for reader, chunk, done in self._inputs.chunks(self._plan.chunk_edges):
-            sources, targets = chunk.sources, chunk.targets
+        self._progress.begin("partition", self._edge.nbytes, "B")
+        for reader, chunk, done in self._edge.chunks(self._plan.chunk_edges):
+            sources, targets = _numbers(chunk.sources), _numbers(chunk.targets)
             if self._translator is not None:
                 both = self._translator.translate(np.concatenate([sources, targets]))
                 sources, targets = both[: len(sources)], both[len(sources) :]
             taken = partitioner.add(sources, targets)
             if taken < len(sources):
-                raise out_of_range(reader, chunk, taken, self._nodes)
+                raise out_of_range(reader, chunk, taken, (self._nodes, self._nodes))
             self._progress.reach(done)
 
     def _count_nodes(self, largest: int, edges: int) -> int:
@@ -198,7 +200,7 @@ class _Build:
     def _no_nodes(self) -> InputError:
         return InputError(
             "there are no edges, and nothing says how many nodes there are",
-            path=self._inputs.readers[0].path if self._inputs.readers else None,
+            path=self._edge.readers[0].path if self._edge.readers else None,
             remedy="give num_nodes or node features",
         )
 
@@ -220,7 +222,7 @@ class _Build:
         return self._nodes
 
     def _copy_arrays(self) -> dict[str, FileRecord]:
-        features = self._inputs.features
+        features = self._node.arrays
         total = sum(file.nbytes for file in features.values())
         if features:
             self._progress.begin("copy node arrays", total, "B")
@@ -236,10 +238,13 @@ class _Build:
         }
 
     def _sources(self) -> list[dict[str, Any]]:
-        readers, features = self._inputs.readers, self._inputs.features.values()
-        opened = [(reader.path, reader.nbytes) for reader in readers]
-        opened += [(file.path, file.file_bytes) for file in features]
-        return [{"path": path, "nbytes": nbytes} for path, nbytes in opened]
+        return [{"path": path, "nbytes": nbytes} for path, nbytes in self._inputs.sources()]
+
+
+def _numbers(ids: RawIds) -> npt.NDArray[np.int64]:
+    if isinstance(ids, Strings):
+        raise InputError("ids that are text cannot be built yet")
+    return ids
 
 
 def _require_no_memory(out: str) -> None:
@@ -271,20 +276,16 @@ def _least_disk_bytes(inputs: Inputs, plan: BuildPlan) -> int:
     Not counted: edges of text files, runs and merges of remapped ids beyond one run of the distinct
     ones, and what overfull ranges and long rows take once more; they depend on the edges.
     """
-    edges = sum(reader.count or 0 for reader in inputs.readers)
-    nodes = inputs.num_nodes or 0
+    edges, node = inputs.edges[0].least_edges, inputs.nodes[NODE_TYPE]
+    nodes = node.count or 0
     id_bytes = 8 if nodes > plan.narrow_nodes else 4
-    ids = 8 * nodes if inputs.remap else 0
+    ids = 8 * nodes if node.kind == "remap" else 0
     rows = ids + id_bytes * edges + 8 * (nodes + 1)
-    features = sum(file.nbytes for file in inputs.features.values())
+    features = sum(file.nbytes for file in node.arrays.values())
     # The distinct ids stand in runs, merged, and as an array; later the spool, two ids an edge,
     # stands beside the rows; node arrays are copied once it is gone.
     return max(3 * ids, rows + 2 * id_bytes * edges, rows + features)
 
 
 def _options(spec: BuildSpec) -> dict[str, Any]:
-    held = asdict(spec)
-    return {
-        name: held[name]
-        for name in ("ids", "layout", "num_nodes", "columns", "edge_axis", "memory_limit_bytes")
-    }
+    return {name: value for name, value in asdict(spec).items() if name not in _NO_OPTIONS}

@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from overspill.build.readers import EdgeChunk, id_remedy
+from overspill.build.readers import EdgeChunk, RowSource, id_remedy, no_columns
 from overspill.build.source import SourceFile
-from overspill.build.spec import BuildSpec
+from overspill.build.spec import EdgeSpec
 from overspill.errors import InputError
 
 _BLOCK_BYTES = 1 << 20
@@ -66,6 +66,8 @@ class _WatchedFile:
 class CsvEdges:
     """A reader of one CSV file; `columns` are the names of its source and target columns."""
 
+    text = (False, False)
+
     def __init__(self, source: SourceFile, columns: tuple[str, str]) -> None:
         self.path, self.columns = source.path, columns
         self.nbytes = source.nbytes
@@ -78,6 +80,10 @@ class CsvEdges:
     def locate(self, edge: int) -> int:
         """The data row of an edge."""
         return edge + 1
+
+    def rows(self, columns: tuple[str, ...]) -> RowSource:
+        """Not read yet."""
+        raise no_columns(self.path, columns)
 
     def chunks(self, most_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges; InputError at a cell that is null or not an integer of 64 bits."""
@@ -201,7 +207,7 @@ class CsvEdges:
         return InputError(f"the CSV cannot be parsed: {reason}", path=self.path)
 
 
-def open_reader(source: SourceFile, spec: BuildSpec) -> CsvEdges:
+def open_reader(source: SourceFile, spec: EdgeSpec, _text: tuple[bool, bool]) -> CsvEdges:
     """Find the two columns in the header; see `overspill.build.readers.open_edges`."""
     # Few, small pools: each thread of Arrow's keeps memory of its own.
     pa.set_cpu_count(1)

@@ -6,54 +6,40 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from overspill.build.features import open_features
 from overspill.build.npy import NpyFile
 from overspill.build.pipeline import prefetched
-from overspill.build.readers import EdgeChunk, EdgeReader, open_edges, sniff_format
+from overspill.build.readers import EdgeChunk, EdgeReader, Strings, open_edges, sniff_format
 from overspill.build.source import SourceFile
-from overspill.build.spec import MOST_NODES, BuildSpec
+from overspill.build.spec import MOST_NODES, BuildSpec, EdgeSpec, NodeSpec
 from overspill.errors import InputError
+
+IdKind = Literal["dense", "remap", "text"]
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """What a build reads.
+class EdgeInputs:
+    """The edge files of one type.
 
     Attributes:
-        readers: One for each file of edges, in order.
-        features: Name -> checked .npy file.
-        remap: Whether ids are made dense.
-        num_nodes: Number of nodes where it is known without the edges.
-        known_from: What says so, for messages.
+        spec: What the build was told of them.
+        readers: One for each file, in order.
     """
 
+    spec: EdgeSpec
     readers: tuple[EdgeReader, ...]
-    features: dict[str, NpyFile]
-    remap: bool
-    num_nodes: int | None
-    known_from: str
-
-    @classmethod
-    def open(cls, spec: BuildSpec) -> Inputs:
-        """Open every input and check what can be checked without reading it.
-
-        Raises:
-            InputError: One is missing, damaged, or contradicts another.
-        """
-        features = {name: open_features(path) for name, path in spec.node_features.items()}
-        count, known_from = _known_nodes(spec, features)
-        sources = [SourceFile.check(path) for path in spec.edges]
-        snap = any(sniff_format(source) == "snap" for source in sources)
-        remap = spec.ids == "remap" or (spec.ids == "auto" and snap and count is None)
-        readers = tuple(open_edges(source, spec) for source in sources)
-        return cls(readers, features, remap, count, known_from)
 
     @property
     def nbytes(self) -> int:
         """Bytes of all edge files."""
         return sum(reader.nbytes for reader in self.readers)
+
+    @property
+    def least_edges(self) -> int:
+        """Edges of the files that tell without being read."""
+        return sum(reader.count or 0 for reader in self.readers)
 
     def chunks(self, most_edges: int) -> Iterator[tuple[EdgeReader, EdgeChunk, int]]:
         """Read all edges once, one chunk ahead in a thread of its own.
@@ -68,34 +54,106 @@ class Inputs:
                     yield reader, chunk, before + chunk.bytes_done
             before += reader.nbytes
 
-    def require_nodes(self, count: int, found_in: str) -> None:
-        """Refuse a number of nodes that contradicts num_nodes or the features.
+
+@dataclass(frozen=True)
+class NodeInputs:
+    """What is known of one node type before its edges are read.
+
+    Attributes:
+        name: The type.
+        kind: How its ids become 0, 1, ...: they are ("dense"), or are made so.
+        count: Number of nodes where it is known.
+        known_from: What says so, for messages.
+        arrays: Name -> checked .npy file.
+    """
+
+    name: str
+    kind: IdKind
+    count: int | None
+    known_from: str
+    arrays: dict[str, NpyFile]
+
+    def require_count(self, count: int, found_in: str) -> None:
+        """Refuse a number of nodes that contradicts num_nodes or the arrays.
 
         Raises:
             InputError: It names the file and both numbers.
         """
-        for name, file in self.features.items():
-            if file.shape[0] != count:
-                raise InputError(
-                    f"{file.path} has {file.shape[0]} rows for {count} nodes ({found_in})",
-                    path=file.path,
-                    column=name,
-                    value=str(file.shape[0]),
-                    remedy="give one row for each node",
-                )
-        if self.num_nodes is not None and self.num_nodes != count:
+        for name, file in self.arrays.items():
+            _require_rows(file, name, count, found_in)
+        if self.count is not None and self.count != count:
             raise InputError(
-                f"num_nodes={self.num_nodes}, but there are {count} nodes ({found_in})",
-                value=str(self.num_nodes),
+                f"num_nodes={self.count}, but there are {count} nodes ({found_in})",
+                value=str(self.count),
                 remedy="leave num_nodes out where ids are remapped",
             )
 
 
-def out_of_range(reader: EdgeReader, chunk: EdgeChunk, place: int, nodes: int | None) -> InputError:
+@dataclass(frozen=True)
+class Inputs:
+    """What a build reads.
+
+    Attributes:
+        edges: The edge types, in order.
+        nodes: The node types, by name.
+    """
+
+    edges: tuple[EdgeInputs, ...]
+    nodes: dict[str, NodeInputs]
+
+    @classmethod
+    def open(cls, spec: BuildSpec) -> Inputs:
+        """Open every input and check what can be checked without reading it.
+
+        Raises:
+            InputError: One is missing, damaged, or contradicts another.
+        """
+        arrays = {
+            name: {key: open_features(array.paths[0]) for key, array in node.arrays.items()}
+            for name, node in spec.nodes.items()
+        }
+        text = {name: node.ids == "text" for name, node in spec.nodes.items()}
+        sources = [[SourceFile.check(path) for path in edge.paths] for edge in spec.edges]
+        edges = tuple(
+            EdgeInputs(
+                edge,
+                tuple(
+                    open_edges(source, edge, text=(text[edge.type[0]], text[edge.type[2]]))
+                    for source in files
+                ),
+            )
+            for edge, files in zip(spec.edges, sources, strict=True)
+        )
+        snap = {
+            name
+            for edge, files in zip(spec.edges, sources, strict=True)
+            if any(sniff_format(source) == "snap" for source in files)
+            for name in (edge.type[0], edge.type[2])
+        }
+        nodes = {
+            name: _node_inputs(name, node, arrays[name], edges, snap=name in snap)
+            for name, node in spec.nodes.items()
+        }
+        return cls(edges, nodes)
+
+    def sources(self) -> list[tuple[str, int]]:
+        """Path and size of every input, in order."""
+        found = [(reader.path, reader.nbytes) for edge in self.edges for reader in edge.readers]
+        found += [
+            (file.path, file.file_bytes)
+            for node in self.nodes.values()
+            for file in node.arrays.values()
+        ]
+        return found
+
+
+def out_of_range(
+    reader: EdgeReader, chunk: EdgeChunk, place: int, counts: tuple[int | None, int | None]
+) -> InputError:
     """The error for the edge at `place` of a chunk, one of whose ids is out of range."""
-    ids = int(chunk.sources[place]), int(chunk.targets[place])
-    wrong = 0 if not 0 <= ids[0] < (MOST_NODES if nodes is None else nodes) else 1
-    value = ids[wrong]
+    ids = _shown(chunk.sources, place), _shown(chunk.targets, place)
+    wrong = 0 if not 0 <= ids[0] < (MOST_NODES if counts[0] is None else counts[0]) else 1
+    value, nodes = ids[wrong], counts[wrong]
     if value < 0:
         told, remedy = "an id is negative", "number the nodes from 0, or build with ids='remap'"
     elif nodes is None:
@@ -113,21 +171,68 @@ def out_of_range(reader: EdgeReader, chunk: EdgeChunk, place: int, nodes: int | 
     )
 
 
-def _known_nodes(spec: BuildSpec, features: dict[str, NpyFile]) -> tuple[int | None, str]:
-    if spec.num_nodes is not None:
-        count, known_from = spec.num_nodes, "num_nodes"
-    elif features:
-        first = next(iter(features.values()))
+def _shown(ids: Any, place: int) -> int:
+    return -1 if isinstance(ids, Strings) else int(ids[place])
+
+
+def _node_inputs(
+    name: str,
+    spec: NodeSpec,
+    arrays: dict[str, NpyFile],
+    edges: tuple[EdgeInputs, ...],
+    *,
+    snap: bool,
+) -> NodeInputs:
+    count, known_from = _known_nodes(spec, arrays)
+    text = _holds_text(name, spec, edges)
+    remap = spec.ids == "remap" or (spec.ids == "auto" and snap and count is None)
+    kind: IdKind = "text" if text else "remap" if remap else "dense"
+    return NodeInputs(name, kind, count, known_from, arrays)
+
+
+def _holds_text(name: str, spec: NodeSpec, edges: tuple[EdgeInputs, ...]) -> bool:
+    """Whether a type's ids are text; all files must agree."""
+    found: dict[bool, EdgeReader] = {}
+    for edge in edges:
+        for place, end in enumerate((edge.spec.type[0], edge.spec.type[2])):
+            if end == name:
+                found.update({reader.text[place]: reader for reader in edge.readers})
+    if len(found) == 2:
+        raise InputError(
+            f"ids of node type {name!r} are text in {found[True].path} and integers in "
+            f"{found[False].path}",
+            path=found[True].path,
+            remedy="save them as one kind",
+        )
+    text = True in found
+    if text and spec.ids == "dense":
+        raise InputError(
+            f"ids='dense' for node type {name!r}, whose ids are text",
+            path=found[True].path,
+            remedy="leave ids out: text is remapped",
+        )
+    return text
+
+
+def _known_nodes(spec: NodeSpec, arrays: dict[str, NpyFile]) -> tuple[int | None, str]:
+    if spec.count is not None:
+        count, known_from = spec.count, "num_nodes"
+    elif arrays:
+        first = next(iter(arrays.values()))
         count, known_from = first.shape[0], f"the rows of {Path(first.path).name}"
     else:
         return None, ""
-    for name, file in features.items():
-        if file.shape[0] != count:
-            raise InputError(
-                f"{file.path} has {file.shape[0]} rows for {count} nodes (by {known_from})",
-                path=file.path,
-                column=name,
-                value=str(file.shape[0]),
-                remedy="give one row for each node",
-            )
+    for name, file in arrays.items():
+        _require_rows(file, name, count, f"by {known_from}")
     return count, known_from
+
+
+def _require_rows(file: NpyFile, name: str, count: int, known_from: str) -> None:
+    if file.shape[0] != count:
+        raise InputError(
+            f"{file.path} has {file.shape[0]} rows for {count} nodes ({known_from})",
+            path=file.path,
+            column=name,
+            value=str(file.shape[0]),
+            remedy="give one row for each node",
+        )

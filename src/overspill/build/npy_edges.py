@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from overspill.build.npy import NpyFile, NpyReader, read_npy_header
-from overspill.build.readers import EdgeChunk
+from overspill.build.readers import EdgeChunk, RowSource, no_columns
 from overspill.build.source import SourceFile
-from overspill.build.spec import BuildSpec
+from overspill.build.spec import EdgeSpec
 from overspill.errors import InputError
 
 _ALIVE = 3
@@ -19,6 +19,8 @@ _ALIVE = 3
 
 class NpyEdges:
     """A reader of one .npy file; rows are counted from 0, as numpy does."""
+
+    text = (False, False)
 
     def __init__(self, file: NpyFile, *, edge_axis: int) -> None:
         self.path, self._file, self._axis = file.path, file, edge_axis
@@ -29,6 +31,10 @@ class NpyEdges:
     def locate(self, edge: int) -> int:
         """The position along the edge axis."""
         return edge
+
+    def rows(self, columns: tuple[str, ...]) -> RowSource:
+        """There are no columns beside the ids."""
+        raise no_columns(self.path, columns)
 
     def chunks(self, most_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges; InputError at an unsigned id beyond 63 bits."""
@@ -75,7 +81,7 @@ class NpyEdges:
             )
 
 
-def open_reader(source: SourceFile, spec: BuildSpec) -> NpyEdges:
+def open_reader(source: SourceFile, spec: EdgeSpec, _text: tuple[bool, bool]) -> NpyEdges:
     """Check dtype and shape; see `overspill.build.readers.open_edges`."""
     file = read_npy_header(source)
     if file.dtype.kind not in "iu":

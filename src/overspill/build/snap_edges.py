@@ -12,9 +12,9 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from overspill.build.readers import EdgeChunk, id_remedy
+from overspill.build.readers import EdgeChunk, RowSource, id_remedy, no_columns
 from overspill.build.source import SourceFile
-from overspill.build.spec import BuildSpec
+from overspill.build.spec import EdgeSpec
 from overspill.errors import InputError
 from overspill.kernels.text import MISSING_COLUMN, PARSED, TOO_LARGE, parse_edges
 
@@ -27,6 +27,7 @@ class SnapEdges:
     """A reader of one SNAP text file."""
 
     columns = ("source", "target")
+    text = (False, False)
 
     def __init__(self, source: SourceFile) -> None:
         self.path, self.nbytes = source.path, source.nbytes
@@ -47,6 +48,10 @@ class SnapEdges:
                 if not left:
                     break
         return line
+
+    def rows(self, columns: tuple[str, ...]) -> RowSource:
+        """There are no columns by name."""
+        raise no_columns(self.path, columns)
 
     def chunks(self, most_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges; InputError at a line that is not two integers of 64 bits."""
@@ -111,6 +116,6 @@ def _parse(
     return parse_edges(text, out[0], out[1], state), state
 
 
-def open_reader(source: SourceFile, _spec: BuildSpec) -> SnapEdges:
+def open_reader(source: SourceFile, _spec: EdgeSpec, _text: tuple[bool, bool]) -> SnapEdges:
     """See `overspill.build.readers.open_edges`."""
     return SnapEdges(source)

@@ -2,91 +2,179 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import operator
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
-from typing import Literal, TypedDict, Unpack, cast
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, get_args
 
 from overspill.errors import InputError
-from overspill.settings import current_settings
-from overspill.units import parse_bytes
 
-PathLike = str | Path
-IdMode = Literal["auto", "dense", "remap"]
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+EdgeName = tuple[str, str, str]
+IdMode = Literal["auto", "dense", "remap", "text"]
+Layout = Literal["csc", "csr"]
+Duplicates = Literal["keep", "drop", "count"]
+SelfLoops = Literal["keep", "drop"]
+NonFinite = Literal["keep", "error"]
+Order = Literal["given", "degree"]
+EdgeAxis = Literal[0, 1]
+
+NODE_TYPE = "node"
+EDGE_TYPE: EdgeName = (NODE_TYPE, "to", NODE_TYPE)
 MOST_NODES = 2**62
+STREAM_PREFIX = "stream:"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
-class BuildOptions(TypedDict, total=False):
-    """The options of a build beside its inputs; see `BuildSpec` for each."""
+@dataclass(frozen=True, kw_only=True)
+class ArraySpec:
+    """Where the rows of one named array come from.
 
-    num_nodes: int | None
-    ids: IdMode
-    layout: Literal["csc"]
-    columns: tuple[str, str] | None
-    edge_axis: Literal[0, 1] | None
+    Attributes:
+        paths: Files in order; none: the edge files themselves, of which `columns` are further ones.
+        columns: Columns of tables; none for .npy files.
+        key: Column of raw ids by which rows find their nodes; None goes by the order of the rows.
+        fill: Value of rows that no id names; None makes a missing or an extra row an error.
+    """
+
+    paths: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    key: str | None = None
+    fill: float | int | bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EdgeSpec:
+    """The edges of one type.
+
+    Attributes:
+        type: (source, relation, target).
+        paths: Edge files, in order, or streams (`STREAM_PREFIX` and a number).
+        columns: Names of the source and target columns of tables; None takes "src" and "dst", else
+            the only two columns there are.
+        edge_axis: For .npy edges, the axis along which the edges lie: 1 for (2, E), 0 for (E, 2);
+            None tells by the shape.
+        header: Whether the first line of CSV files names the columns; None tells by its cells.
+        arrays: Name -> its rows, one an input edge.
+    """
+
+    type: EdgeName = EDGE_TYPE
+    paths: tuple[str, ...] = ()
+    columns: tuple[str, str] | None = None
+    edge_axis: EdgeAxis | None = None
+    header: bool | None = None
+    arrays: dict[str, ArraySpec] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _fix(self, type=tuple(self.type), edge_axis=plain_integer(self.edge_axis))
+        if len(self.type) != 3:
+            raise InputError(
+                f"{self.type!r} is not an edge type", remedy='write ("user", "buys", "item")'
+            )
+        for part in self.type:
+            require_name(part, "a node or edge type")
+        require_one_of("edge_axis", self.edge_axis, (None, 0, 1))
+        require_one_of("header", self.header, (None, False, True))
+        _fix(self, columns=_two_names(self.columns))
+        for name in self.arrays:
+            require_name(name, "an edge array")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSpec:
+    """One node type.
+
+    Attributes:
+        count: Number of nodes; None derives it from arrays or ids.
+        ids: "dense": ids are 0 to the number of nodes - 1. "remap": any int64 ids, in their order,
+            or strings of a typed column, made dense. "text": strings, of CSV files too. "auto":
+            remap for columns of strings, and for SNAP text where nothing says how many nodes there
+            are; else dense.
+        arrays: Name -> its rows, one a node.
+    """
+
+    count: int | None = None
+    ids: IdMode = "auto"
+    arrays: dict[str, ArraySpec] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # numpy's integers are as good as Python's, but not in JSON.
+        _fix(self, count=plain_integer(self.count))
+        require_one_of("ids", self.ids, get_args(IdMode))
+        if self.count is not None and not _is_count(self.count):
+            raise InputError(
+                f"num_nodes={self.count!r} is not a number of nodes",
+                remedy=f"give a whole number from 0 to {MOST_NODES}",
+            )
+        for name in self.arrays:
+            require_name(name, "a node array")
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildSpec:
-    """One build: one node type, one edge type. Paths are absolute.
+    """One build. Paths are absolute.
 
     Attributes:
         out: The dataset's directory.
-        edges: Edge files, in order.
-        node_features: Name -> .npy file, its first axis the nodes.
-        num_nodes: Number of nodes; None derives it from the features or the largest id.
-        ids: "dense": ids are 0 to the number of nodes - 1. "remap": any int64 ids, made dense in
-            their order. "auto": remap for SNAP text without num_nodes and features, else dense.
-        layout: "csc": the in-neighbours of each node.
+        edges: The edge types.
+        nodes: Node type -> what is known of it; every type that edges name is there.
+        streams: Of each stream that the caller sends, what it carries: "npy" or "arrow".
+        layouts: "csc": the in-neighbours of each node; "csr": the out-neighbours.
+        to_undirected: Whether each edge also runs the other way.
+        edge_ids: Whether to keep which input row each edge came from.
+        duplicates: Parallel edges: "keep", "drop" all but the first, or "count" them.
+        self_loops: "keep" or "drop".
+        non_finite: Infinite and missing (NaN) floats in arrays: "keep" and count, or "error".
+        sort_within_row: Whether neighbours are sorted by id; else they stand in input order.
+        order: "given", or "degree": nodes are renumbered by falling in-degree.
         memory_limit_bytes: The most anonymous memory the build's process may hold, imports
             included; None leaves it to the cgroup and the system.
-        columns: Names of the source and target columns of CSV files; None takes "src" and "dst",
-            else the only two columns there are.
-        edge_axis: For .npy edges, the axis along which the edges lie: 1 for (2, E), 0 for (E, 2);
-            None tells by the shape.
+        threads: The most threads that compute at a time; None takes the CPUs there are.
+        resume: Whether an unfinished build in `out` is taken up where it stopped.
     """
 
     out: str
-    edges: tuple[str, ...]
-    node_features: dict[str, str] = field(default_factory=dict)
-    num_nodes: int | None = None
-    ids: IdMode = "auto"
-    layout: Literal["csc"] = "csc"
+    edges: tuple[EdgeSpec, ...] = ()
+    nodes: dict[str, NodeSpec] = field(default_factory=dict)
+    streams: tuple[str, ...] = ()
+    layouts: tuple[Layout, ...] = ("csc",)
+    to_undirected: bool = False
+    edge_ids: bool = False
+    duplicates: Duplicates = "keep"
+    self_loops: SelfLoops = "keep"
+    non_finite: NonFinite = "keep"
+    sort_within_row: bool = True
+    order: Order = "given"
     memory_limit_bytes: int | None = None
-    columns: tuple[str, str] | None = None
-    edge_axis: Literal[0, 1] | None = None
+    threads: int | None = None
+    resume: bool = False
 
     def __post_init__(self) -> None:
-        _require("ids", self.ids, ("auto", "dense", "remap"))
-        _require("layout", self.layout, ("csc",))
-        # numpy's integers are as good as Python's, but not in JSON.
-        for name in ("num_nodes", "edge_axis"):
-            object.__setattr__(self, name, _plain_integer(getattr(self, name)))
-        _require("edge_axis", self.edge_axis, (None, 0, 1))
-        if self.columns is not None:
-            names = tuple(self.columns)  # a list, from JSON or a command line, is as good
-            if isinstance(self.columns, str) or len(names) != 2:
-                raise InputError(
-                    f"columns={self.columns!r} is not two names: of the sources and of the targets",
-                    remedy='write columns=("src", "dst")',
-                )
-            object.__setattr__(self, "columns", names)
-        if self.num_nodes is not None and not _is_count(self.num_nodes):
+        for name, allowed in _CHOICES.items():
+            require_one_of(name, getattr(self, name), allowed)
+        _fix(self, threads=plain_integer(self.threads))
+        if self.threads is not None and not (type(self.threads) is int and self.threads >= 1):
+            raise InputError(f"threads={self.threads!r} is not a number of threads")
+        for layout in self.layouts:
+            require_one_of("layout", layout, get_args(Layout))
+        if not self.layouts or len(set(self.layouts)) != len(self.layouts):
             raise InputError(
-                f"num_nodes={self.num_nodes!r} is not a number of nodes",
-                remedy=f"give a whole number from 0 to {MOST_NODES}",
+                f"layout={self.layouts!r} names no layout, or one twice",
+                remedy='write layout="csc", layout="csr" or layout=("csc", "csr")',
             )
-        for name in self.node_features:
-            if not isinstance(name, str) or not _NAME.fullmatch(name):
-                raise InputError(
-                    f"{name!r} cannot name a node array",
-                    remedy="use letters, digits, '_', '-' and '.'; at most 100 of them",
-                )
+        for name in self.nodes:
+            require_name(name, "a node type")
+        for edge in self.edges:
+            self._require_undirectable(edge)
+
+    def _require_undirectable(self, edge: EdgeSpec) -> None:
+        source, _, target = edge.type
+        if self.to_undirected and source != target:
+            raise InputError(
+                f"to_undirected=True, but edges of type {edge.type} join two node types",
+                value=str(edge.type),
+                remedy="leave it out and build the reverse edges as a type of their own",
+            )
 
     def to_json(self) -> str:
         """The spec as one line of JSON."""
@@ -94,108 +182,52 @@ class BuildSpec:
 
     @classmethod
     def from_json(cls, text: str) -> BuildSpec:
-        """Read what `to_json` wrote; unknown fields are ignored."""
+        """Read what `to_json` wrote."""
         held = json.loads(text)
-        known = {name: held[name] for name in (f.name for f in fields(cls)) if name in held}
-        known["edges"] = tuple(known["edges"])
-        return cls(**known)
+        held["edges"] = tuple(_edge_from(edge) for edge in held["edges"])
+        held["nodes"] = {
+            name: NodeSpec(**node | {"arrays": _arrays_from(node["arrays"])})
+            for name, node in held["nodes"].items()
+        }
+        return cls(**held | {"streams": tuple(held["streams"]), "layouts": tuple(held["layouts"])})
 
 
-def describe_build(
-    out: PathLike,
-    *,
-    edges: PathLike | Iterable[PathLike],
-    node_features: Mapping[str, PathLike] | None = None,
-    memory_limit: str | int | None = None,
-    **options: Unpack[BuildOptions],
-) -> BuildSpec:
-    """Make a spec from what people write: relative paths, globs, sizes such as "1GiB".
+_CHOICES: dict[str, tuple[object, ...]] = {
+    "to_undirected": (False, True),
+    "edge_ids": (False, True),
+    "duplicates": get_args(Duplicates),
+    "self_loops": get_args(SelfLoops),
+    "non_finite": get_args(NonFinite),
+    "sort_within_row": (False, True),
+    "order": get_args(Order),
+    "resume": (False, True),
+}
 
-    Args:
-        out: The dataset's directory.
-        edges: A file, a glob pattern (its matches in sorted order), or several of these.
-        node_features: Name -> .npy file.
-        memory_limit: See `BuildSpec`; None takes the setting's.
-        **options: Further fields of `BuildSpec`.
+
+def require_one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    """Refuse an option's value that is not one of those there are.
 
     Raises:
-        InputError: An option is wrong, or a pattern matches no file.
-        SettingsError: A setting in the environment cannot be understood.
+        InputError: It names them.
     """
-    unknown = sorted(set(options) - set(BuildOptions.__annotations__))
-    if unknown:
+    if type(value) not in map(type, allowed) or value not in allowed:
+        raise InputError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
+
+
+def require_name(name: object, what: str) -> None:
+    """Refuse what could not be a file's name.
+
+    Raises:
+        InputError: It says what is allowed.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise InputError(
-            f"a build has no option {unknown[0]!r}",
-            remedy=f"one of {', '.join(BuildOptions.__annotations__)}",
+            f"{name!r} cannot name {what}",
+            remedy="use letters, digits, '_', '-' and '.'; at most 100 of them",
         )
-    patterns: list[object] = [edges]
-    if (
-        isinstance(edges, Iterable)
-        and not isinstance(edges, str)
-        and not hasattr(edges, "__array__")
-    ):
-        patterns = list(edges)
-    features = {} if node_features is None else node_features
-    if not isinstance(features, Mapping):
-        raise InputError(
-            f"node_features is a {_kind(features)}, not names with their files",
-            remedy='write node_features={"x": "x.npy"}',
-        )
-    return BuildSpec(
-        out=_absolute(out, "out"),
-        edges=tuple(path for pattern in patterns for path in _matches(pattern)),
-        node_features={
-            name: _absolute(path, f"node_features[{name!r}]") for name, path in features.items()
-        },
-        memory_limit_bytes=_limit(memory_limit),
-        **options,
-    )
 
 
-def _limit(memory_limit: str | int | None) -> int | None:
-    if memory_limit is None:
-        return current_settings().memory_limit_bytes
-    try:
-        return parse_bytes(cast("str | int", _plain_integer(memory_limit)))
-    except (ValueError, TypeError) as error:
-        raise InputError(
-            f"memory_limit={memory_limit!r} is not a size", remedy='write it like "1GiB"'
-        ) from error
-
-
-def _matches(pattern: object) -> list[str]:
-    text = _absolute(pattern, "edges")
-    # A name that exists is that file, whatever brackets it has.
-    if Path(text).exists() or not glob.has_magic(text):
-        return [text]
-    found = sorted(glob.glob(text, recursive=True))  # noqa: PTH207 (absolute patterns)
-    if not found:
-        raise InputError(
-            f"no file matches {pattern}", path=text, remedy="check the pattern and the directory"
-        )
-    return found
-
-
-def _absolute(path: object, argument: str) -> str:
-    if isinstance(path, str | Path):
-        if "\0" in str(path):
-            raise InputError(
-                f"{argument}={str(path)!r} holds a NUL byte, which no path can",
-                remedy="check how the path was put together",
-            )
-        return str(Path.cwd() / Path(path).expanduser())
-    if hasattr(path, "__array__"):
-        remedy = f'save it and pass the path: numpy.save("{argument.split("[")[0]}.npy", array)'
-    else:
-        remedy = "pass the path of a file"
-    raise InputError(f"{argument} is a {_kind(path)}, not the path of a file", remedy=remedy)
-
-
-def _kind(value: object) -> str:
-    return f"{type(value).__module__.split('.')[0]} {type(value).__name__}"
-
-
-def _plain_integer(value: object) -> object:
+def plain_integer(value: Any) -> Any:
     """An integer of any library as Python's own; everything else as it is, to be refused."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         return value
@@ -205,10 +237,37 @@ def _plain_integer(value: object) -> object:
         return value
 
 
+def _two_names(columns: Any) -> tuple[str, str] | None:
+    if columns is None:
+        return None
+    names = columns if isinstance(columns, str) else tuple(columns)
+    if isinstance(names, str) or len(names) != 2:
+        raise InputError(
+            f"columns={columns!r} is not two names: of the sources and of the targets",
+            remedy='write columns=("src", "dst")',
+        )
+    return names[0], names[1]
+
+
 def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value <= MOST_NODES
 
 
-def _require(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    if type(value) not in map(type, allowed) or value not in allowed:
-        raise InputError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
+def _fix(spec: object, **values: Any) -> None:
+    for name, value in values.items():
+        object.__setattr__(spec, name, value)
+
+
+def _edge_from(held: dict[str, Any]) -> EdgeSpec:
+    return EdgeSpec(
+        **held | {"paths": tuple(held["paths"]), "arrays": _arrays_from(held["arrays"])}
+    )
+
+
+def _arrays_from(held: dict[str, Any]) -> dict[str, ArraySpec]:
+    return {
+        name: ArraySpec(
+            **array | {"paths": tuple(array["paths"]), "columns": tuple(array["columns"])}
+        )
+        for name, array in held.items()
+    }

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from tqdm import tqdm
 
 from overspill.build.child import run_build
-from overspill.build.spec import BuildOptions, describe_build
+from overspill.build.describe import BuildOptions, describe_build
 from overspill.graph.dataset import Dataset, open_dataset
 
 
