@@ -85,7 +85,7 @@ def test_a_disk_that_takes_a_part_of_a_line(
         patch.setattr(os, "write", lambda fd, line: real(fd, line[:3]))
         directory.file("nodes/node/x")
         lines = (tmp_path / MARKER_NAME).read_text().splitlines()
-        assert [json.loads(line) for line in lines[1:]] == ["nodes/", "nodes/node/", "nodes/node/x"]
+        assert [json.loads(line) for line in lines[2:]] == ["nodes/", "nodes/node/", "nodes/node/x"]
 
 
 def test_starting_over_removes_nothing_that_is_not_listed(tmp_path: Path) -> None:

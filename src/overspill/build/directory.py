@@ -1,9 +1,11 @@
 """The output directory of a build: claimed, journalled, and cleaned up by what the journal lists.
 
 A marker file, locked for as long as the build runs, says that the directory is an unfinished
-Overspill build and lists every file and directory the build made, each before it is made. Starting
-over, or giving up, removes what is listed and nothing else. The manifest is published before the
-marker goes, so a directory is at any moment either unfinished (a marker, no manifest) or a dataset.
+Overspill build and lists every file and directory the build made, each before it is made, and
+between them the steps that are finished, with their results. Starting over, or giving up, removes
+what is listed and nothing else; resuming removes what is listed after the last finished step. The
+manifest is published before the marker goes, so a directory is at any moment either unfinished (a
+marker, no manifest) or a dataset.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from overspill.errors import DiskRefusedError, FormatError, OutputDirError
 from overspill.linux.locks import lock_exclusive
@@ -30,15 +33,20 @@ class BuildDirectory:
     """A claimed output directory; leaving the block without `publish` undoes the build.
 
     Args:
-        path: Absent, empty, or an unfinished build, which is started over.
+        path: Absent, empty, or an unfinished build, which is started over or resumed.
+        fingerprint: Tells builds of other inputs or options apart.
+        resume: Whether an unfinished build of the same fingerprint is taken up where it stopped.
 
     Raises:
-        OutputDirError: It holds something else, a finished dataset, or a build that still runs.
+        OutputDirError: It holds something else, a finished dataset, a build that still runs, or,
+            to be resumed, one of another fingerprint.
         DiskRefusedError: The directory cannot be written.
     """
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, fingerprint: str = "", resume: bool = False) -> None:
         self.path = Path(path)
+        self._fingerprint, self._resume = fingerprint, resume
+        self._steps: dict[str, Any] = {}
         self._fd = -1
         self._made: list[Path] = []
         self._finished = False
@@ -48,7 +56,7 @@ class BuildDirectory:
             self._made = _make_directories(self.path)
             _require_claimable(self.path)
             self._fd = _lock_marker(self.path / MARKER_NAME)
-            self._start_over()
+            self._begin()
         except OSError as error:
             self._give_up_claim()
             if isinstance(error, OutputDirError | DiskRefusedError):
@@ -77,6 +85,20 @@ class BuildDirectory:
         self._note(relative)
         return self.path / relative
 
+    def finished(self, step: str) -> Any:
+        """The result of a step that an earlier process finished; None where it is still to do."""
+        return self._steps.get(step)
+
+    def finish(self, step: str, result: Any) -> None:
+        """Note durably that a step is finished: its files are complete, and so is its result.
+
+        Args:
+            step: Its name, used once a build.
+            result: What the next steps need of it, as JSON holds it.
+        """
+        self._steps[step] = result
+        self._guard(lambda: self._write_line({"step": step, "result": result}))
+
     def publish(self, manifest: Manifest) -> None:
         """Publish the manifest, then drop the marker; every scratch file is gone by now.
 
@@ -89,10 +111,13 @@ class BuildDirectory:
         self._require_present()
         scratch = self.path / SCRATCH
         if scratch.is_dir():
+            # A build that was resumed may have left what its steps no longer needed.
+            self._guard(lambda: _remove(self.path, _entries(self.path, SCRATCH + "/")))
             strays = _files_in(scratch)
             if strays:
                 raise _foreign(self.path, f"{SCRATCH}/{strays[0]}")
-            self._guard(scratch.rmdir)
+            if scratch.is_dir():
+                self._guard(scratch.rmdir)
         if os.path.lexists(self.path / MANIFEST_NAME):
             raise _foreign(self.path, MANIFEST_NAME)
         self.file(MANIFEST_NAME + ".partial")
@@ -148,13 +173,37 @@ class BuildDirectory:
         except OSError as error:
             raise _refused(self.path, error) from error
 
-    def _start_over(self) -> None:
+    def _begin(self) -> None:
+        if self._resume and self._take_up():
+            return
         remove_listed(self.path)
         strays = [name for name in _files_in(self.path) if name != MARKER_NAME]
         if strays:
             raise _foreign(self.path, strays[0])
         os.ftruncate(self._fd, 0)
         self._write_line(_MAGIC)
+        self._write_line({"build": self._fingerprint})
+
+    def _take_up(self) -> bool:
+        """Go back to the last finished step; False where there is none."""
+        lines = _journal(self.path)
+        steps = [at for at, line in enumerate(lines) if _is_step(line)]
+        if not steps:
+            return False
+        if lines[0] != {"build": self._fingerprint}:
+            raise OutputDirError(
+                f"{self.path} holds an unfinished build of other inputs or options",
+                path=str(self.path),
+                remedy="give the same ones, or build with resume=False, which starts over",
+            )
+        kept, rest = lines[: steps[-1] + 1], lines[steps[-1] + 1 :]
+        _remove(self.path, [line for line in rest if isinstance(line, str)])
+        text = b"".join(json.dumps(line).encode() + b"\n" for line in (_MAGIC, *kept))
+        os.ftruncate(self._fd, len(text))
+        os.fsync(self._fd)
+        self._steps = {line["step"]: line["result"] for line in kept if _is_step(line)}
+        _log.info("%s: resumed after %d finished steps", self.path, len(steps))
+        return True
 
     def _write_line(self, entry: object) -> None:
         line = json.dumps(entry).encode() + b"\n"
@@ -194,13 +243,34 @@ def remove_listed(path: Path) -> None:
     Raises:
         FormatError: The list names something outside the directory.
     """
+    _remove(path, _entries(path, ""))
+
+
+def _journal(path: Path) -> list[Any]:
+    """What a marker says after its first line: files as strings, all else as objects."""
     lines = (path / MARKER_NAME).read_bytes().split(b"\n")[1:]
-    for line in reversed(lines[:-1]):  # what follows the last line feed was cut by a crash
+    found = []
+    for line in lines[:-1]:  # what follows the last line feed was cut by a crash
         try:
             entry = json.loads(line)
-            require_inside(entry)
+            if not isinstance(entry, dict):
+                require_inside(entry)
         except (ValueError, TypeError, AttributeError) as error:
             raise FormatError(f"{path / MARKER_NAME} is damaged", path=str(path)) from error
+        found.append(entry)
+    return found
+
+
+def _is_step(line: object) -> bool:
+    return isinstance(line, dict) and "step" in line
+
+
+def _entries(path: Path, prefix: str) -> list[str]:
+    return [line for line in _journal(path) if isinstance(line, str) and line.startswith(prefix)]
+
+
+def _remove(path: Path, entries: list[str]) -> None:
+    for entry in reversed(entries):
         target = path / entry
         if target.parent.resolve() != (path.resolve() / entry).parent:
             raise FormatError(f"{target} lies behind a link", path=str(target))
