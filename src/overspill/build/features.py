@@ -6,21 +6,15 @@ what is copied are elements, so a row may be larger than a slice.
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any, cast
 
-import numpy as np
-import numpy.typing as npt
-
 from overspill.build.directory import BuildDirectory
-from overspill.build.npy import NpyFile, NpyReader, read_npy_header
+from overspill.build.npy import NpyFile, read_npy_header
 from overspill.build.pipeline import prefetched
-from overspill.build.reorder import Reorder, as_they_lie
+from overspill.build.row_sources import NpyRows
 from overspill.build.source import SourceFile
-from overspill.build.spool import ScratchFile
 from overspill.errors import FormatError, InputError
 from overspill.storage.arrays import ArrayWriter
 from overspill.storage.records import STORED_DTYPES, FileRecord
@@ -65,35 +59,11 @@ def copy_features(
     target = directory.file(path)
     directory.file(path + ".partial")
     writer = ArrayWriter(target, dtype=file.dtype.name, shape=file.shape, record_path=path)
-    with writer, closing(cast("Any", prefetched(_slices(file, directory, slice_bytes)))) as slices:
-        for rows in slices:
-            writer.append(rows)
-            on_progress(rows.nbytes)
+    elements = NpyRows(file, directory).elements(slice_bytes)
+    with writer, closing(cast("Any", prefetched(elements))) as slices:
+        for part in slices:
+            writer.append(part)
+            on_progress(part.nbytes)
     if writer.result is None:
         raise FormatError(f"{target} was not finished", path=str(target))
     return writer.result
-
-
-def _slices(
-    file: NpyFile, directory: BuildDirectory, slice_bytes: int
-) -> Iterator[npt.NDArray[Any]]:
-    """The elements in C order, flat and little-endian."""
-    if not file.nbytes:
-        return
-    little = file.dtype.newbyteorder("<")
-    with NpyReader(file) as reader:
-        if file.fortran:
-            reorder = Reorder(file.dtype, 3 * slice_bytes, _scratch_maker(directory))
-            parts = reorder.slices(reader.elements, 0, file.shape)
-        else:
-            most = max(1, slice_bytes // file.dtype.itemsize)
-            buffers = itertools.cycle([np.empty(most, file.dtype) for _ in range(3)])
-            parts = as_they_lie(reader.elements, 0, math.prod(file.shape), buffers)
-        with closing(cast("Any", parts)):
-            for part in parts:
-                yield part if file.dtype == little else part.byteswap(inplace=True).view(little)
-
-
-def _scratch_maker(directory: BuildDirectory) -> Callable[[], ScratchFile]:
-    numbers = itertools.count(1)
-    return lambda: ScratchFile(directory.file(f"scratch/reorder-{next(numbers)}"))
