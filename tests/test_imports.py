@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -142,6 +143,127 @@ def test_a_module_that_does_not_exist_is_still_missing() -> None:
             __import__(name)
     finally:
         imports._WATCH.awaited.pop(name)
+
+
+class TestInTheMidstOfItsImport:
+    @pytest.fixture
+    def importing(
+        self, late: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Iterator[threading.Event]:
+        """Another thread is within the module's code until the event is set."""
+        started, go = threading.Event(), threading.Event()
+        monkeypatch.setattr(imports, "test_events", (started, go), raising=False)
+        (tmp_path / f"{late}.py").write_text(
+            "from overspill import imports\n"
+            "imports.test_events[0].set()\n"
+            "assert imports.test_events[1].wait(60)\n"
+            "value = 7\n"
+        )
+        thread = threading.Thread(target=__import__, args=(late,))
+        thread.start()
+        assert started.wait(60)
+        yield go
+        go.set()
+        thread.join()
+
+    def test_what_another_thread_imports_is_waited_for(
+        self, late: str, importing: threading.Event, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        look = imports._is_being_imported
+
+        def looked(name: str) -> bool:
+            found = look(name)
+            importing.set()  # only once it has been seen unfinished
+            return found
+
+        monkeypatch.setattr(imports, "_is_being_imported", looked)
+        seen: list[int] = []
+        when_imported(late, lambda module: seen.append(module.value))
+        assert seen == [7] and late not in imports._WATCH.awaited
+
+    def test_its_own_code_is_not(self, late: str, tmp_path: Path) -> None:
+        (tmp_path / f"{late}.py").write_text(
+            "from overspill.imports import when_imported\n"
+            "seen = []\n"
+            "when_imported(__name__, seen.append)\n"
+        )
+        assert __import__(late).seen == []
+        assert late in imports._WATCH.awaited  # the next import is announced
+
+    def test_one_that_fails_in_the_other_thread_is_awaited_again(
+        self, late: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        started, go = threading.Event(), threading.Event()
+        monkeypatch.setattr(imports, "test_events", (started, go), raising=False)
+        path = tmp_path / f"{late}.py"
+        path.write_text(
+            "from overspill import imports\n"
+            "imports.test_events[0].set()\n"
+            "assert imports.test_events[1].wait(60)\n"
+            "raise ImportError('broken')\n"
+        )
+
+        def fails() -> None:
+            with pytest.raises(ImportError, match="broken"):
+                __import__(late)
+
+        thread = threading.Thread(target=fails)
+        thread.start()
+        assert started.wait(60)
+        look = imports._is_being_imported
+
+        def looked(name: str) -> bool:
+            found = look(name)
+            go.set()
+            return found
+
+        monkeypatch.setattr(imports, "_is_being_imported", looked)
+        seen: list[ModuleType] = []
+        when_imported(late, seen.append)
+        thread.join()
+        assert seen == [] and late not in sys.modules
+        path.write_text("value = 12345678901234567890\n")
+        assert seen == [__import__(late)]
+
+
+def test_overspill_imported_while_another_thread_imports_torch_registers() -> None:
+    script = """
+import sys, threading
+from importlib.machinery import PathFinder
+
+started, go = threading.Event(), threading.Event()
+
+
+class Halfway:
+    def find_spec(self, name, path, target=None):
+        if name == "overspill.settings":  # asked for by Overspill's own code
+            go.set()
+        if name != "torch.version":  # asked for by torch's
+            return None
+        spec = PathFinder.find_spec(name, path)
+        execute = spec.loader.exec_module
+
+        def waits(module):
+            started.set()
+            assert go.wait(60)
+            execute(module)
+
+        spec.loader.exec_module = waits
+        return spec
+
+
+sys.meta_path.insert(0, Halfway())
+thread = threading.Thread(target=__import__, args=("torch",))
+thread.start()
+assert started.wait(60)
+import overspill
+thread.join()
+from multiprocessing.reduction import ForkingPickler
+kind = type(ForkingPickler._extra_reducers[sys.modules["torch"].Tensor]).__name__
+assert kind == "ByPath", kind
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("other", ["ov.is_disk_backed", "__import__('overspill.tensors')"])

@@ -8,6 +8,7 @@ one dictionary lookup for each module that is imported for the first time.
 
 from __future__ import annotations
 
+import importlib._bootstrap
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -98,19 +99,31 @@ class _Announcement:
 _WATCH = _Watch()
 
 
+def _is_being_imported(name: str) -> bool:
+    """Whether the module is there and its own code has not run to its end."""
+    spec = getattr(sys.modules.get(name), "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))
+
+
 def when_imported(name: str, action: Action) -> None:
     """Call `action` with a module: now where it is loaded, else right after it has been.
 
-    Never imports it. An error of the action reaches whoever imports the module. Asked for in the
-    midst of the module's own import, it is too late for this one and waits for the next.
+    Never imports it. Where another thread is importing it, waits until that has ended. An error of
+    the action reaches whoever imports the module. Asked for by the module's own code, it is too
+    late for this import and waits for the next.
 
     Args:
         name: The module's full name.
-        action: Called once, in the importing thread, after the module's own code has run.
+        action: Called once, after the module's own code has run: in the importing thread, or in
+            this one where the import had begun.
     """
+    if _is_being_imported(name):
+        # Its loader runs already, so that no announcement comes. importlib's own way to wait for
+        # another thread; it returns at once in the importing thread, and where that one waits for
+        # a module which this one is importing.
+        importlib._bootstrap._lock_unlock_module(name)  # type: ignore[attr-defined]
     loaded = sys.modules.get(name)
-    # A module that is being imported right now has not run its own code yet.
-    if loaded is not None and not getattr(loaded.__spec__, "_initializing", False):
+    if loaded is not None and not _is_being_imported(name):
         action(loaded)
         return
     _WATCH.awaited.setdefault(name, []).append(action)
