@@ -11,14 +11,51 @@ from typing import Any, Protocol, cast
 import numpy as np
 import numpy.typing as npt
 
+from overspill.build.compressed import compression_of, name_inside
 from overspill.build.npy import MAGIC
 from overspill.build.source import SourceFile
 from overspill.build.spec import EdgeSpec
 from overspill.errors import InputError
 
 Ids = npt.NDArray[np.int64]
-_MODULES = {"npy": "npy_edges", "csv": "csv_edges", "snap": "snap_edges"}
-_INTEGERS_ONLY = ("npy", "snap")
+_MODULES = {
+    "npy": "npy_edges",
+    "npz": "npz_edges",
+    "csv": "csv_edges",
+    "snap": "snap_edges",
+    "parquet": "parquet_edges",
+    "arrow": "arrow_edges",
+    "tfrecord": "tfrecord_edges",
+}
+_INTEGERS_ONLY = ("npy", "npz", "snap")
+_MAGICS = {
+    MAGIC: "npy",
+    b"PAR1": "parquet",
+    b"PK\x03\x04": "npz",
+    b"PK\x05\x06": "npz",  # an archive of nothing
+    b"ARROW1": "arrow",
+}
+_SUFFIXES = {
+    ".npy": "npy",
+    ".npz": "npz",
+    ".parquet": "parquet",
+    ".parq": "parquet",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".tab": "csv",
+    ".txt": "snap",
+    ".tfrecord": "tfrecord",
+    ".tfrecords": "tfrecord",
+}
+_STREAMED = ("csv", "snap", "tfrecord")
+_KNOWN = (
+    "Parquet, Arrow (.arrow, .feather), .npy, .npz, CSV (.csv, or .tsv apart by tabs), SNAP text "
+    "(.txt) or TFRecord (.tfrecord); the last three also as .gz or .zst"
+)
 
 
 @dataclass(frozen=True)
@@ -125,26 +162,35 @@ class EdgeReader(Protocol):
 
 
 def sniff_format(source: SourceFile) -> str:
-    """Tell "npy", "csv" or "snap" by the first bytes and the name.
+    """Tell a format by the first bytes, else by the name; a key of the readers' modules.
 
     Raises:
-        InputError: The file is of none of these formats.
+        InputError: The file is of no format that is read.
     """
-    with source.opened() as file:
-        start = file.read(len(MAGIC))
-    suffix = Path(source.path).suffix.lower()
-    if start == MAGIC or suffix == ".npy":
-        return "npy"
-    if suffix == ".csv":
-        return "csv"
-    if suffix == ".txt":
-        return "snap"
-    raise InputError(
-        f"{source.path}: edges cannot be read from a {suffix or 'nameless'} file",
-        path=source.path,
-        remedy="give .csv with a header, .txt (pairs apart by tabs or spaces, as SNAP has them) "
-        "or .npy",
-    )
+    compression = compression_of(source)
+    if compression is None:
+        with source.opened() as file:
+            start = file.read(max(map(len, _MAGICS)))
+        for magic, kind in _MAGICS.items():
+            if start.startswith(magic):
+                return kind
+    name = Path(source.path).name
+    suffix = Path(name_inside(name)).suffix.lower()
+    # Shards: "edges.tfrecord-00000-of-00010".
+    found = "tfrecord" if ".tfrecord-" in name else _SUFFIXES.get(suffix)
+    if found is None:
+        raise InputError(
+            f"{source.path}: edges cannot be read from a {suffix or 'nameless'} file",
+            path=source.path,
+            remedy=f"give {_KNOWN}",
+        )
+    if compression is not None and found not in _STREAMED:
+        raise InputError(
+            f"{source.path} is a compressed {suffix} file, which is not read from end to end",
+            path=source.path,
+            remedy="decompress it first; of compressed files, CSV, SNAP text and TFRecord are read",
+        )
+    return found
 
 
 def open_edges(
@@ -160,7 +206,6 @@ def open_edges(
     Raises:
         InputError: The file cannot be read as edges.
     """
-    # By name: a build without CSV does not pay for pyarrow's memory.
     kind = sniff_format(source)
     if any(text) and kind in _INTEGERS_ONLY:
         raise InputError(
@@ -168,6 +213,7 @@ def open_edges(
             path=source.path,
             remedy="leave ids='text' out",
         )
+    # By name: a build of .npy or SNAP text does not pay for pyarrow's memory.
     module = importlib.import_module(f"overspill.build.{_MODULES[kind]}")
     return cast("EdgeReader", module.open_reader(source, spec, text))
 

@@ -1,0 +1,81 @@
+"""Edges and tables from Parquet, a page of each column at a time.
+
+Bottleneck: decoding, on one thread, 30M rows/s of two int64 columns. Column chunks are read through
+buffers (never whole), pages are inflated one by one and rows come in batches that do not
+follow the row groups: memory does not grow with the file, nor with its row groups. Limits: one page
+of a column at a time is inflated whole (1 MiB as writers make them), with the column's dictionary
+(1 MiB likewise), and the footer is kept. Rows are counted from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from overspill.build.arrow_tables import ArrowTable, Batches, arrow_errors, keep_arrow_small
+from overspill.build.source import SourceFile
+from overspill.build.spec import EdgeSpec
+from overspill.build.table import TableEdges, pick_columns
+
+# Below malloc's threshold for mappings of their own: larger ones fault their pages in every time.
+_BUFFER_BYTES = 192 << 10
+_MOST_ROWS = 1 << 14
+_BATCH_BYTES = 1 << 22
+
+
+class ParquetTable(ArrowTable):
+    """One Parquet file."""
+
+    def __init__(self, source: SourceFile) -> None:
+        with source.opened() as file, arrow_errors(source.path, "Parquet"):
+            opened = _open(file)
+            super().__init__(source, opened.schema_arrow, opened.metadata.num_rows)
+
+    def batches(self, columns: Sequence[str], most_rows: int) -> Batches:
+        """Yield some columns of at most so many rows."""
+        if not self.count:
+            return
+        done = 0
+        with self._source.opened() as file, arrow_errors(self.path, "Parquet"):
+            opened = _open(file)
+            rows = min(most_rows, _rows_at_a_time(opened.metadata, columns))
+            for batch in opened.iter_batches(rows, columns=list(columns), use_threads=False):
+                done += batch.num_rows
+                yield [batch.column(name) for name in columns], self.nbytes * done // self.count
+
+
+def _open(file: Any) -> pq.ParquetFile:
+    # Without a buffer, or with pre_buffer, Arrow reads the column chunks of a row group whole.
+    return pq.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+
+
+def _rows_at_a_time(metadata: pq.FileMetaData, columns: Sequence[str]) -> int:
+    """Rows of at most 4 MiB, by the footer: cells may be long."""
+    return max(1, min(_MOST_ROWS, _BATCH_BYTES // max(1, _row_bytes(metadata, columns))))
+
+
+def _row_bytes(metadata: pq.FileMetaData, columns: Sequence[str]) -> int:
+    """Mean bytes of a row of some columns in the row group where they are most."""
+    paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
+    wanted = [n for n, path in enumerate(paths) if {path, path.split(".")[0]} & set(columns)]
+    most = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        nbytes = sum(group.column(place).total_uncompressed_size for place in wanted)
+        most = max(most, -(-nbytes // max(1, group.num_rows)))
+    return most
+
+
+def open_reader(source: SourceFile, spec: EdgeSpec, _text: tuple[bool, bool]) -> TableEdges:
+    """Find the two columns; see `overspill.build.readers.open_edges`."""
+    keep_arrow_small()
+    table = ParquetTable(source)
+    return TableEdges(table, pick_columns(source.path, table.names, spec.columns))
+
+
+def open_table_file(source: SourceFile, _text: Sequence[str], _header: bool | None) -> ParquetTable:
+    """Open the file; see `overspill.build.tables.open_table`. Its types are its own."""
+    keep_arrow_small()
+    return ParquetTable(source)

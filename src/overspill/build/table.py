@@ -1,0 +1,170 @@
+"""Files with named columns: ids and rows read from them, whatever their format.
+
+A format implements `Table`; edges and further columns as arrays are made of it here, node tables in
+`overspill.build.tables`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from overspill.build.readers import EdgeChunk, RawIds
+from overspill.errors import InputError
+
+Rows = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the rows of an array look.
+
+    Attributes:
+        dtype: A name of `STORED_DTYPES`.
+        row_shape: Shape of one row.
+        unit: What integers of a time count; files of one array must agree.
+        known: Whether `row_shape` is; a file without rows does not tell the length of its lists.
+    """
+
+    dtype: str
+    row_shape: tuple[int, ...]
+    unit: str = ""
+    known: bool = True
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return math.prod(self.row_shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class TableChunk:
+    """Some rows of one file.
+
+    Attributes:
+        ids: Of each column of ids that was asked for.
+        rows: (n, *row_shape) of the columns of values; None where none was asked for.
+        first: Number of the first of these rows, from 0.
+        bytes_done: How far into the file the reader is.
+    """
+
+    ids: tuple[RawIds, ...]
+    rows: Rows | None
+    first: int
+    bytes_done: int
+
+
+class Table(Protocol):
+    """One file with named columns, read in order and in constant memory.
+
+    Attributes:
+        path: The file.
+        nbytes: Its size.
+        count: Number of rows, where the format tells without reading.
+        names: The columns that ids and values can come from.
+        first_row: The number that errors give to the first row.
+    """
+
+    path: str
+    nbytes: int
+    count: int | None
+    names: Sequence[str]
+    first_row: int
+
+    def require_ids(self, column: str) -> bool:
+        """Refuse a column that cannot hold ids; else whether they are text."""
+
+    def layout(self, columns: Sequence[str]) -> Layout:
+        """How these columns look as an array; InputError where they cannot be one."""
+
+    def read(
+        self, ids: Sequence[str], values: Sequence[str], most_rows: int
+    ) -> Iterator[TableChunk]:
+        """Yield all rows, at most so many at a time; what is yielded may be read-only."""
+
+
+def pick_columns(path: str, names: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, str]:
+    """The columns of sources and targets: those wanted, "src" and "dst", or the only two.
+
+    Raises:
+        InputError: One is not there, or there twice.
+    """
+    if wanted is None:
+        named = {"src", "dst"} <= set(names)
+        wanted = ("src", "dst") if named or len(names) != 2 else names
+    require_columns(path, names, wanted)
+    return wanted[0], wanted[1]
+
+
+def require_columns(path: str, names: Sequence[str], wanted: Sequence[str]) -> None:
+    """Refuse a file without one of these columns, or with two of its name.
+
+    Raises:
+        InputError: It names the columns that there are.
+    """
+    for name in wanted:
+        if names.count(name) != 1:
+            many = "twice a" if name in names else "no"
+            told = ", ".join(map(str, names[:20])) + (", ..." if len(names) > 20 else "")
+            raise InputError(
+                f"{path} has {many} column {name!r}; its columns are {told or 'none'}",
+                path=path,
+                column=name,
+                remedy='name the columns: columns=("from", "to") for the ids of edges',
+            )
+
+
+class TableEdges:
+    """The edges of a table; see `overspill.build.readers.EdgeReader`."""
+
+    def __init__(self, table: Table, columns: tuple[str, str]) -> None:
+        self.path, self.nbytes, self.count = table.path, table.nbytes, table.count
+        self.columns = columns
+        self.text = (table.require_ids(columns[0]), table.require_ids(columns[1]))
+        self._table = table
+
+    def chunks(self, most_edges: int) -> Iterator[EdgeChunk]:
+        """Yield all edges; InputError at a cell that is null or no id of this kind."""
+        for part in self._table.read(self.columns, (), most_edges):
+            yield EdgeChunk(part.ids[0], part.ids[1], part.first, part.bytes_done)
+
+    def locate(self, edge: int) -> int:
+        """The row of an edge, as the format's users count rows."""
+        return self._table.first_row + edge
+
+    def rows(self, columns: tuple[str, ...]) -> TableColumns:
+        """Further columns as an array, one row an edge."""
+        return TableColumns(self._table, columns)
+
+
+class TableColumns:
+    """Columns of one table as an array; see `overspill.build.readers.RowSource`."""
+
+    def __init__(self, table: Table, columns: Sequence[str], key: str | None = None) -> None:
+        require_columns(table.path, table.names, [*columns, *([] if key is None else [key])])
+        self.key_text = False if key is None else table.require_ids(key)
+        self.layout = table.layout(columns)
+        self.path, self.nbytes, self.count = table.path, table.nbytes, table.count
+        self.dtype, self.row_shape = self.layout.dtype, self.layout.row_shape
+        self.first_row = table.first_row
+        self._table, self._columns = table, tuple(columns)
+        self._keys = () if key is None else (key,)
+
+    def pieces(self, most_bytes: int) -> Iterator[Rows]:
+        """Yield (k, *row_shape) pieces of at most so many bytes, one row at least."""
+        for part in self._read((), most_bytes):
+            yield cast("Rows", part.rows)
+
+    def keyed_pieces(self, most_bytes: int) -> Iterator[tuple[RawIds, Rows, str, int]]:
+        """Yield keys, their rows, the file, and the number of the first row within it."""
+        for part in self._read(self._keys, most_bytes):
+            yield part.ids[0], cast("Rows", part.rows), self.path, self.first_row + part.first
+
+    def _read(self, keys: Sequence[str], most_bytes: int) -> Iterator[TableChunk]:
+        most_rows = max(1, most_bytes // max(1, self.layout.row_bytes + 8 * len(keys)))
+        return self._table.read(keys, self._columns, most_rows)
