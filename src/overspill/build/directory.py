@@ -99,6 +99,14 @@ class BuildDirectory:
         self._steps[step] = result
         self._guard(lambda: self._write_line({"step": step, "result": result}))
 
+    def remove_scratch(self, name: str) -> None:
+        """Remove what lies under a directory of the scratch space, and nothing that is not listed.
+
+        Args:
+            name: The directory, relative to the scratch space.
+        """
+        self._guard(lambda: _remove(self.path, _entries(self.path, f"{SCRATCH}/{name}/")))
+
     def publish(self, manifest: Manifest) -> None:
         """Publish the manifest, then drop the marker; every scratch file is gone by now.
 
