@@ -66,6 +66,14 @@ def test_a_relative_directory_is_made_absolute_once(
         assert current_settings().spill_dir == tmp_path / "spill"
 
 
+@pytest.mark.parametrize("text", ["cut\0short", "/tmp/\ud800"])
+def test_a_directory_that_no_name_leads_to(text: str) -> None:
+    with pytest.raises(SettingsError, match=r"OVERSPILL_DIR=.* leads to no directory") as caught:
+        settings(spill_dir=text).__enter__()
+    assert caught.value.remedy
+    assert current_settings().spill_dir is None
+
+
 @pytest.mark.parametrize("variable", ["OVERSPILL_DIR", "GIGL_TENSOR_SPILL_DIR"])
 def test_a_relative_directory_of_the_environment_stays_where_it_was_first_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str

@@ -168,8 +168,12 @@ def _exported(value: str | int | bool | Path) -> str:
 
 def _absolute(variable: str, text: str) -> Path:
     try:
+        os.fsencode(text)
+        if "\0" in text:
+            raise ValueError("no path holds a NUL byte")
         return Path(os.path.abspath(Path(text).expanduser()))  # noqa: PTH100
-    except (RuntimeError, OSError) as error:  # no such user; the working directory is gone
+    except (RuntimeError, OSError, ValueError) as error:
+        # No such user; the working directory is gone; what no name can have.
         raise SettingsError(
             f"{variable}={text!r} leads to no directory: {error}", remedy="write its whole path"
         ) from error

@@ -13,13 +13,13 @@ import pytest
 
 import overspill as ov
 from capabilities import requires
-from overspill.errors import DiskRefusedError, SpillDirError, StaleFileError
+from overspill.errors import DiskRefusedError, InputError, SpillDirError, StaleFileError
 from overspill.linux.identity import host_identity
 from overspill.linux.locks import lock_exclusive
 from overspill.settings import child_environment, inherited_run
 from overspill.storage import leases, spill_dirs, spill_files, workspace
 from overspill.storage.leases import found_run, reclaim_dead_runs, take_share
-from overspill.storage.workspace import adopt_run, adopt_run_of, join_run, leave_runs
+from overspill.storage.workspace import adopt_run, adopt_run_of, join_run, leave_runs, run_room
 from spilling import open_descriptors
 
 # Joins or begins a run, says where, and lives until its standard input ends.
@@ -313,6 +313,13 @@ class TestSpillDirectory:
             with pytest.raises(SpillDirError, match="is a file") as caught:
                 join_run(place)
             assert caught.value.path == str(place) and caught.value.remedy
+            with pytest.raises(SpillDirError, match="is a file"):
+                run_room(place)
+
+    def test_what_has_no_name(self, tmp_path: Path) -> None:
+        for ask in (join_run, run_room, adopt_run):
+            with pytest.raises(InputError, match="NUL"):
+                ask(tmp_path / "cut\0short" / ("run-" + "a" * 32))
 
     @pytest.mark.parametrize("kind", ["tmpfs", "ramfs"])
     @requires("private_mount")
@@ -343,6 +350,9 @@ class TestSpillDirectory:
                 join_run(place)
             with pytest.raises(SpillDirError):
                 join_run(place / "below")
+            for asked in (place, place / "below" / "it"):
+                with pytest.raises(SpillDirError, match="cannot be used"):
+                    run_room(asked)
         finally:
             subprocess.run(["umount", str(place)], check=True)
         assert caught.value.errno in (errno.EROFS, errno.EACCES)

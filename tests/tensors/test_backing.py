@@ -4,6 +4,7 @@ import copy
 import io
 import os
 import pickle
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 
 import overspill as ov
 from capabilities import requires
-from overspill.errors import StaleFileError
+from overspill.errors import StaleFileError, UnsupportedTensorError
 from overspill.linux.mapping import map_file
 from overspill.tensors.backing import file_behind
 from overspill.tensors.mapping import wrap_mapping
@@ -29,6 +30,10 @@ from overspill.tensors.mapping import wrap_mapping
         torch.eye(3).to_sparse_csr(),
         torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8),
         torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        torch.nn.UninitializedParameter(),
+        torch.nn.UninitializedBuffer(),
+        torch._efficientzerotensor(3),
+        torch._to_functional_tensor(torch.ones(3)),
         np.ones(3),
         "tensor",
         None,
@@ -38,6 +43,29 @@ from overspill.tensors.mapping import wrap_mapping
 )
 def test_everything_else_is_not_disk_backed(held: object) -> None:
     assert not ov.is_disk_backed(held)
+
+
+def test_what_raises_at_every_question_is_not_disk_backed() -> None:
+    class Contrary(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, *_arguments: object, **_options: object) -> object:
+            raise ValueError("ask somebody else")
+
+    assert not ov.is_disk_backed(torch.ones(3).as_subclass(Contrary))
+    gone = weakref.proxy(torch.ones(3))
+    with pytest.raises(ReferenceError):
+        isinstance(gone, torch.Tensor)
+    assert not ov.is_disk_backed(gone)
+
+
+def test_an_uninitialized_parameter_goes_torchs_own_way(spill_dir: Path) -> None:
+    lazy = torch.nn.UninitializedParameter()
+    assert ov.spill_tensor_to_disk(lazy) is None
+    assert not ov.discard(lazy) and not ov.release_page_cache(lazy)
+    for ask in (ov.handle, ov.residency, ov.share_memory):
+        with pytest.raises(UnsupportedTensorError):
+            ask(lazy)
+    assert list(spill_dir.glob("*/spill_*")) == []
 
 
 @pytest.mark.parametrize("strategy", ["file_descriptor", "file_system"])

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import overspill as ov
 from overspill.errors import InputError, NoRoomError, UnsupportedTensorError
 from overspill.storage.workspace import leave_runs
-from overspill.tensors import concatenate
+from overspill.tensors import concatenate, ownership
 from overspill.tensors.concatenate import _freed_bytes
 from overspill.tensors.dtypes import MAPPABLE_DTYPES
 from overspill.tensors.layouts import bytes_of, tensor_over
@@ -104,6 +106,7 @@ def test_sharing_the_outputs_copies_nothing(home: str) -> None:
 
 
 ONES = torch.ones(2)
+LAZY = torch.nn.UninitializedParameter()
 QUANTIZED = torch.quantize_per_tensor(ONES, 0.1, 0, torch.qint8)
 
 
@@ -125,16 +128,43 @@ QUANTIZED = torch.quantize_per_tensor(ONES, 0.1, 0, torch.qint8)
         ([(torch.eye(2).to_sparse(),)], None, UnsupportedTensorError, "no strided CPU tensor"),
         ([(QUANTIZED,)], None, UnsupportedTensorError, "mappable"),
         ([("text",)], None, UnsupportedTensorError, "str"),
+        ([()], None, InputError, "chunk 0 is no tuple of tensors .* is empty"),
+        ([(ONES,), None], None, InputError, "chunk 1 is no tuple of tensors .* NoneType"),
+        ([ONES], None, InputError, "chunk 0 is no tuple of tensors .* Tensor"),
+        ([{0: ONES}], None, InputError, "chunk 0 is no tuple of tensors .* dict"),
+        ([(ONES,)], 0, InputError, "each of the 1 fields once"),
+        ([(ONES,)], [0.0], InputError, "each of the 1 fields once"),
+        ([(ONES,)], ["0"], InputError, "each of the 1 fields once"),
+        ([(ONES,)], [None], InputError, "each of the 1 fields once"),
+        ([(ONES, ONES)], [False, True], InputError, "each of the 2 fields once"),
+        ([(ONES, ONES)], [(0, True)], InputError, "each of the 2 fields once"),
+        ([(ONES, ONES)], [[(0,)], 1], InputError, "each of the 2 fields once"),
+        ([(ONES, ONES)], [2**70, 1], InputError, "each of the 2 fields once"),
+        ([(LAZY,)], None, UnsupportedTensorError, "no strided CPU tensor"),
     ],
 )
 def test_what_does_not_fit_together_is_refused_and_the_list_kept(
     chunks: list[Any], fields: Any, error: type[Exception], told: str, no_spill_dir: None
 ) -> None:
     before = list(chunks)
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=told) as caught:
         ov.concatenate_chunks(chunks, fields=fields)
+    assert caught.value.remedy  # type: ignore[attr-defined]
     assert len(chunks) == len(before)
     assert all(one is other for one, other in zip(chunks, before, strict=True))
+
+
+@pytest.mark.parametrize("chunks", [None, ((ONES,),), iter([(ONES,)]), (ONES, ONES), {0: (ONES,)}])
+def test_only_a_list_can_be_consumed(chunks: Any) -> None:
+    with pytest.raises(InputError, match="come in a list") as caught:
+        ov.concatenate_chunks(chunks)
+    assert "list(chunks)" in str(caught.value.remedy)
+
+
+def test_numbers_of_fields_of_any_integer_type(no_spill_dir: None) -> None:
+    whole = np.arange(3)
+    index, last = ov.concatenate_chunks(made([4, 2]), fields=[(whole[1], whole[0]), whole[2]])
+    assert index[1].tolist() == list(range(6)) and last.shape == (6, 3)
 
 
 def test_no_home_leaves_the_list_as_it_was(no_spill_dir: None) -> None:
@@ -192,6 +222,28 @@ class TestFreedMemory:
         del view
         assert _freed_bytes(chunks, 1) == [800]
 
+    def test_whatever_the_interpreter_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Versions of Python differ in how many references a look itself holds."""
+        count = sys.getrefcount
+        for more in (-1, 1, 2):
+            monkeypatch.setattr(sys, "getrefcount", lambda held, more=more: count(held) + more)
+            ownership._fresh_counts.cache_clear()
+            chunks = [(torch.ones(100),), (torch.ones(100),), (torch.ones(100),)]
+            assert _freed_bytes(chunks, 1) == [800]
+            held = [chunks[0], chunks[1][0]]
+            assert _freed_bytes(chunks, 1) == [0]
+            del held
+        ownership._fresh_counts.cache_clear()
+
+    def test_a_chunk_or_a_tensor_that_is_in_the_list_twice(self) -> None:
+        chunk = (torch.ones(100),)
+        chunks = [chunk, chunk, (torch.ones(100),), (torch.ones(100),)]
+        del chunk
+        assert _freed_bytes(chunks, 1) == [400]
+        chunks = [(torch.ones(100),), (torch.ones(100),)]
+        chunks.append((chunks[0][0],))
+        assert _freed_bytes(chunks, 1) == [0]
+
     def test_files_hold_no_memory(self, spill_dir: Path) -> None:
         chunks = [(ov.spill_tensor_to_disk(torch.ones(50), required=True),) for _ in range(3)]
         assert _freed_bytes(chunks, 1) == [0]
@@ -200,7 +252,7 @@ class TestFreedMemory:
         assert len(spill_files(spill_dir)) == 4
 
 
-def test_outputs_share_what_room_there_is(no_spill_dir: None) -> None:
+def test_outputs_share_what_room_there_is(no_spill_dir: None, empty_process: None) -> None:
     """Each output alone would fit; together they do not."""
     chunks = [(torch.ones(1000), torch.ones(1000))]
     with (
@@ -212,7 +264,9 @@ def test_outputs_share_what_room_there_is(no_spill_dir: None) -> None:
         assert len(ov.concatenate_chunks(chunks)) == 2
 
 
-def test_plain_outputs_that_are_not_written_to_yet_take_their_room(spill_dir: Path) -> None:
+def test_plain_outputs_that_are_not_written_to_yet_take_their_room(
+    spill_dir: Path, empty_process: None
+) -> None:
     """Both fit one by one: the second goes to the disk, and a third into what the first left."""
     large, small = torch.ones(100, 256), torch.ones(100, 100)  # 100 KiB, and 39 KiB
     with ov.settings(min_bytes=1 << 30, memory_limit_bytes=150 << 10):

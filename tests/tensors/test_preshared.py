@@ -163,9 +163,10 @@ def test_a_directory_that_cannot_hold_files_is_a_reason(
 ) -> None:
     (tmp_path / "file").touch()
     with ov.settings(spill_dir=tmp_path / "file", min_bytes=1):
+        plan = ov.plan_placement((100,), torch.float32)
         tensor = ov.allocate_preshared((100,), torch.float32)
-    assert home_of(tensor) == "shm"
-    assert "is a file" in caplog.text
+    assert home_of(tensor) == plan.home == "shm"
+    assert "is a file" in plan.reason and "is a file" in caplog.text
     with ov.settings(spill_dir=SHARED_MEMORY, min_bytes=1):
         plan = ov.plan_placement((100,), torch.float32)
     assert plan.home == "shm" and "tmpfs, which is memory" in plan.reason

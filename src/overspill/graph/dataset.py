@@ -19,6 +19,7 @@ from overspill.errors import InputError, StaleFileError
 from overspill.graph.node_ids import lookup_ids, require_within, whole_ids
 from overspill.graph.paged import PagedArray
 from overspill.graph.sampler import NeighborSampler, SampleLimit
+from overspill.linux.paths import require_path
 from overspill.storage.arrays import map_array
 from overspill.storage.manifest import EdgeTypeRecord, Manifest, NodeTypeRecord, read_manifest
 from overspill.storage.records import FileRecord
@@ -299,8 +300,9 @@ def open_dataset(path: str | Path) -> Dataset:
     Raises:
         FormatError: Not a dataset (or an unfinished build), damaged, or of an unknown version.
         StaleFileError: A file of it is gone or has another size or header.
+        InputError: The path is none, or holds a NUL byte.
     """
-    absolute = Path(path).absolute()
+    absolute = Path(require_path(path)).absolute()
     return Dataset(absolute, read_manifest(absolute))
 
 

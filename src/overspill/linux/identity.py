@@ -16,6 +16,7 @@ from pathlib import Path
 
 from overspill.errors import StaleFileError
 from overspill.linux import libc
+from overspill.linux.paths import require_path
 
 _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
@@ -59,7 +60,10 @@ def identify_file(path_or_fd: str | Path | int) -> FileIdentity:
 
     Raises:
         StaleFileError: Nothing is at the path, or it cannot be looked at.
+        InputError: It is no path, or holds a NUL byte.
     """
+    if not isinstance(path_or_fd, int):
+        path_or_fd = require_path(path_or_fd)
     try:
         return _by_statx(path_or_fd) if libc.SUPPORTED else _by_stat(path_or_fd)
     except OSError as error:

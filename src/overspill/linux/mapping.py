@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 from overspill.errors import MappingError, OverspillError, StaleFileError
 from overspill.linux import libc
 from overspill.linux.identity import FileIdentity, identify_file
+from overspill.linux.paths import require_path, require_regular_file
 
 _MAP_NORESERVE = 0x4000
 _REMEDIES = {
@@ -96,10 +97,13 @@ def map_file(
     Raises:
         StaleFileError: The file is missing, has another size, or is another file than ``identity``.
         MappingError: It cannot be opened or mapped: permissions, limits, no regular file.
+        InputError: The path is none, or holds a NUL byte.
         UnavailableError: This is not 64-bit Linux.
     """
     libc.require_linux("mapping a file")
-    name = os.path.abspath(path)  # noqa: PTH100 - resolve() would follow links
+    name = os.path.abspath(require_path(path))  # noqa: PTH100 - resolve() would follow links
+    # Before the open, which a device may act upon.
+    require_regular_file(name)
     fd = _open(name, shared=shared)
     try:
         found = identify_file(fd)

@@ -153,7 +153,8 @@ def reclaim_dead_runs(spill_dir: Path) -> list[Reclaimed]:
         if RUN_DIRECTORY.fullmatch(name) or _DEAD_DIRECTORY.fullmatch(name):
             removed = _reclaim(spill_dir / name)
             if removed is not None:
-                logger.info("reclaimed %s: %d files, %d bytes", name, removed.files, removed.nbytes)
+                told = "reclaimed %s: %d files, %d bytes"
+                logger.info(told, removed.directory, removed.files, removed.nbytes)
                 found.append(removed)
     return found
 

@@ -7,7 +7,12 @@ import os
 from pathlib import Path
 
 from overspill.errors import SpillDirError, UnavailableError
-from overspill.linux.mounts import filesystem_type, is_copy_on_write, is_memory_backed
+from overspill.linux.mounts import (
+    filesystem_type,
+    is_copy_on_write,
+    is_memory_backed,
+    nearest_existing,
+)
 
 _ELSEWHERE = "set OVERSPILL_DIR to a directory on a local disk (ext4, xfs)"
 
@@ -31,8 +36,6 @@ def require_spill_dir(spill_dir: Path, *, allow_cow_disk: bool = False) -> None:
         spill_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unusable(error, spill_dir) from error
-    if not os.access(spill_dir, os.W_OK | os.X_OK):
-        raise unusable(OSError(errno.EACCES, os.strerror(errno.EACCES)), spill_dir)
 
 
 def unusable(error: OSError, spill_dir: Path) -> SpillDirError:
@@ -48,10 +51,11 @@ def unusable(error: OSError, spill_dir: Path) -> SpillDirError:
 
 
 def require_disk(spill_dir: Path, *, allow_cow_disk: bool = False) -> None:
-    """Refuse a directory that lies on memory or a copy-on-write disk; makes and changes nothing.
+    """Refuse what no spill file can be made in as it is; makes and changes nothing.
 
     Raises:
-        SpillDirError: Which of the two it is, or why it cannot be looked at, and what to do.
+        SpillDirError: It is a file or lies below one, lies on memory or a copy-on-write disk,
+            cannot be written, or cannot be looked at; which of these, and what to do.
     """
     try:
         _require_disk(spill_dir, allow_cow_disk=allow_cow_disk)
@@ -65,6 +69,10 @@ def require_disk(spill_dir: Path, *, allow_cow_disk: bool = False) -> None:
 
 
 def _require_disk(spill_dir: Path, *, allow_cow_disk: bool) -> None:
+    # What is missing is made later, in the nearest parent there is.
+    there = nearest_existing(spill_dir)
+    if not there.is_dir():
+        raise unusable(OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)), spill_dir)
     if is_memory_backed(spill_dir):
         kind = filesystem_type(spill_dir)
         raise SpillDirError(
@@ -79,3 +87,5 @@ def _require_disk(spill_dir: Path, *, allow_cow_disk: bool) -> None:
             path=str(spill_dir),
             remedy=f"{_ELSEWHERE}, or accept the risk with OVERSPILL_ALLOW_COW_DISK=1",
         )
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise unusable(OSError(errno.EACCES, os.strerror(errno.EACCES)), spill_dir)

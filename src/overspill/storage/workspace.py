@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from overspill.errors import SpillDirError, StaleFileError, UnavailableError
+from overspill.linux.paths import require_path
 from overspill.settings import current_settings, export_run, inherited_run
 from overspill.storage.leases import (
     RUN_DIRECTORY,
@@ -93,7 +94,7 @@ def join_run(spill_dir: Path) -> Run:
         SpillDirError: The directory cannot hold spill files.
         DiskRefusedError: The disk is full.
     """
-    place = Path(os.path.realpath(spill_dir))
+    place = _real(spill_dir)
     with _RUNS.lock:
         run = _RUNS.current.get(place)
         if run is not None and run.held:
@@ -117,7 +118,7 @@ def adopt_run(run_dir: Path) -> Run:
     Raises:
         StaleFileError: The run is gone.
     """
-    place = Path(os.path.realpath(run_dir))
+    place = _real(run_dir)
     with _RUNS.lock:
         run = _RUNS.held.get(place)
         if run is not None and run.held:
@@ -157,7 +158,7 @@ def run_room(spill_dir: Path) -> int | None:
         SpillDirError: The directory cannot hold spill files.
     """
     settings = current_settings()
-    place = Path(os.path.realpath(spill_dir))
+    place = _real(spill_dir)
     require_disk(place, allow_cow_disk=settings.allow_cow_disk)
     try:
         spare = spare_bytes(place)
@@ -178,6 +179,10 @@ def leave_runs() -> None:
         for run in list(_RUNS.held.values()):
             _forget(run)
         export_run(None)
+
+
+def _real(directory: Path) -> Path:
+    return Path(os.path.realpath(require_path(directory)))
 
 
 def _begin(place: Path) -> Run:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from typing import cast
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from overspill.errors import OverspillError
 from overspill.linux.identity import FileIdentity, identify_file
@@ -26,7 +28,9 @@ def is_disk_backed(tensor: object) -> bool:
         True for strided CPU tensors over a file, and for their views; False for everything else:
         memory, shared memory, files on tmpfs, other devices and layouts, and what is no tensor.
     """
-    return isinstance(tensor, torch.Tensor) and file_behind(tensor) is not None
+    # By type: asked for its class, a proxy of something that is gone raises.
+    known = issubclass(type(tensor), torch.Tensor)
+    return known and file_behind(cast(torch.Tensor, tensor)) is not None
 
 
 def file_behind(tensor: torch.Tensor) -> MappedFile | None:
@@ -36,16 +40,18 @@ def file_behind(tensor: torch.Tensor) -> MappedFile | None:
 
 
 def cpu_storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """The storage of a plain strided CPU tensor; None for every other kind of tensor."""
-    strided = tensor.layout is torch.strided and tensor.device.type == "cpu"
-    if not strided or tensor.is_nested or tensor.is_quantized:
-        return None
-    try:
-        storage = tensor.untyped_storage()
-    except (NotImplementedError, RuntimeError):  # functorch's and other wrappers have none
-        return None
-    # A fake tensor says "cpu" over a storage without memory.
-    return storage if storage.device.type == "cpu" else None
+    """The storage of a strided CPU tensor that has memory; None for every other kind of tensor."""
+    # A subclass's own __torch_function__ may refuse these questions, or answer with wrappers.
+    with torch._C.DisableTorchFunctionSubclass():
+        strided = tensor.layout is torch.strided and tensor.device.type == "cpu"
+        if not strided or tensor.is_nested or tensor.is_quantized or is_lazy(tensor):
+            return None
+        try:
+            storage = tensor.untyped_storage()
+            # A fake tensor says "cpu" over a storage without memory; others only when asked for it.
+            return storage if storage.device.type == "cpu" and storage.data_ptr() >= 0 else None
+        except (NotImplementedError, RuntimeError):  # functorch's and other wrappers have none
+            return None
 
 
 def file_behind_storage(storage: torch.UntypedStorage) -> MappedFile | None:

@@ -12,6 +12,7 @@ whole before the first chunk is given back.
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -27,13 +28,16 @@ from overspill.tensors.chunks import copyable
 from overspill.tensors.dtypes import is_mappable
 from overspill.tensors.layouts import tensor_over
 from overspill.tensors.ownership import holds_memory_alone
-from overspill.tensors.preshared import log_placement, no_home, storage_in_final_home
+from overspill.tensors.preshared import (
+    log_passed_over,
+    log_placement,
+    no_home,
+    storage_in_final_home,
+)
 from overspill.tensors.rooms import measured_rooms
 from overspill.tensors.shared_memory import SharedSegment, open_segment
 
 Chunk = tuple[torch.Tensor, ...]
-# The container's reference, a local variable's, and that of the call which counts.
-_ALONE = 3
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,8 @@ def concatenate_chunks(
     outputs and one chunk, of which outputs on disk hold none.
 
     Args:
-        chunks: Chunks of rows, each a tuple of tensors with the same number of rows. Emptied.
+        chunks: A list of chunks of rows, each a tuple of tensors with the same number of rows.
+            Emptied.
         fields: The outputs: a field's number, or several numbers, which are stacked: ``[(0, 1),
             2]`` makes an edge index (2, rows) of the first two fields and the third as it is.
             None makes one output a field.
@@ -94,8 +99,10 @@ def concatenate_chunks(
         The outputs, (rows, ...) each, or (fields, rows, ...) for stacked ones.
 
     Raises:
-        InputError: No chunk at all, chunks of different numbers of fields, of different dtypes or
-            shapes in one field, or of different numbers of rows; the list is as it was.
+        InputError: No list, no chunk at all or one that is no tuple or has no field; chunks of
+            different numbers of fields, of different dtypes or shapes in one field, or of
+            different numbers of rows; `fields` that do not name each field once. The list is as
+            it was.
         UnsupportedTensorError: Not a strided CPU tensor; or of a quantized dtype.
         NoRoomError: No safe home. If room vanished in the middle, what was copied is in the list
             again, as its last chunk.
@@ -137,29 +144,62 @@ def _checked(
     chunks: list[Chunk], fields: Sequence[int | Sequence[int]] | None
 ) -> tuple[list[tuple[int, ...]], list[_Field]]:
     """The outputs' fields and each field's layout."""
-    if not chunks:
-        raise InputError("there are no chunks to concatenate", remedy="pass at least one")
+    _require_chunks(chunks)
     layout = [_field(tensor) for tensor in chunks[0]]
     for number, chunk in enumerate(chunks):
         _require_like(chunk, layout, number)
-    rows = sum(len(chunk[0]) for chunk in chunks) if layout else 0
+    rows = sum(len(chunk[0]) for chunk in chunks)
     layout = [replace(field, rows=rows) for field in layout]
-    wanted = range(len(layout)) if fields is None else fields
-    groups = [(one,) if isinstance(one, int) else tuple(one) for one in wanted]
-    named = sorted(number for group in groups for number in group)
-    if named != list(range(len(layout))) or not all(groups):
-        raise InputError(
-            f"the fields {list(wanted)} are not each of the {len(layout)} fields once",
-            value=str(list(wanted)),
-            remedy="name every field of the chunks once",
-        )
+    groups = _groups(fields, len(layout))
     for group in groups:
         if len({layout[number] for number in group}) > 1:
             raise InputError(
                 f"the fields {group} differ in dtype or shape and cannot be stacked",
                 value=str([(layout[one].dtype, layout[one].row_shape) for one in group]),
+                remedy="make an output of each, or convert them first",
             )
     return groups, layout
+
+
+def _require_chunks(chunks: object) -> None:
+    if not isinstance(chunks, list):
+        raise InputError(
+            f"the chunks come in a list, which is emptied, not in a {type(chunks).__name__}",
+            remedy="pass list(chunks), and keep no other reference to them",
+        )
+    if not chunks:
+        raise InputError("there are no chunks to concatenate", remedy="pass at least one")
+    for number, chunk in enumerate(chunks):
+        if not isinstance(chunk, tuple | list) or not chunk:
+            kind = "is empty" if isinstance(chunk, tuple | list) else type(chunk).__name__
+            raise InputError(
+                f"chunk {number} is no tuple of tensors with the same number of rows: {kind}",
+                remedy="make each chunk a tuple with one tensor a field: (tensor,) for one field",
+            )
+
+
+def _groups(fields: Sequence[int | Sequence[int]] | None, held: int) -> list[tuple[int, ...]]:
+    """The numbers of the fields that make each output."""
+    if fields is None:
+        return [(number,) for number in range(held)]
+    try:
+        groups = [_group(one) for one in fields]
+    except TypeError:  # not a sequence, or of something else than integers
+        groups = []
+    if sorted(number for group in groups for number in group) != [*range(held)] or () in groups:
+        raise InputError(
+            f"the fields {fields!r} are not each of the {held} fields once",
+            value=repr(fields),
+            remedy=f"name each of 0 to {held - 1} once, as in [(0, 1), 2]; (0, 1) stacks two",
+        )
+    return groups
+
+
+def _group(one: int | Sequence[int]) -> tuple[int, ...]:
+    numbers = one if isinstance(one, Sequence) else (one,)
+    if any(isinstance(number, bool) for number in numbers):
+        raise TypeError("a switch is no number of a field")
+    return tuple(map(operator.index, numbers))
 
 
 def _field(tensor: torch.Tensor) -> _Field:
@@ -171,7 +211,10 @@ def _field(tensor: torch.Tensor) -> _Field:
             remedy="pass plain tensors, in tuples",
         )
     if tensor.dim() == 0:
-        raise InputError("a chunk's tensor has no rows: it has no dimension")
+        raise InputError(
+            "a chunk's tensor has no rows: it has no dimension",
+            remedy="give it one: tensor[None] is one row",
+        )
     return _Field(tensor.dtype, tuple(tensor.shape[1:]), 0)
 
 
@@ -186,7 +229,9 @@ def _require_like(chunk: Chunk, layout: list[_Field], number: int) -> None:
     rows = {len(tensor) for tensor in chunk}
     if len(rows) > 1:
         raise InputError(
-            f"the fields of chunk {number} have different numbers of rows", value=str(sorted(rows))
+            f"the fields of chunk {number} have different numbers of rows",
+            value=str(sorted(rows)),
+            remedy="make every field of a chunk as long as the others",
         )
 
 
@@ -238,7 +283,8 @@ def _storage(
         # By these rooms: memory that was taken and not yet written to does not show in new ones.
         storage, home = storage_in_final_home(demand, what, rooms)
         return storage, None, _less(rooms, demand, home)
-    log_placement(demand, placement, what)
+    log_passed_over(demand, placement, what)
+    log_placement(demand, placement, what, segment.storage)
     return segment.storage, segment, _less(rooms, demand, "shm")
 
 
@@ -257,15 +303,26 @@ def _less(rooms: Rooms, demand: Demand, home: Home) -> Rooms:
 def _freed_bytes(chunks: list[Chunk], fields: int) -> list[int]:
     """Memory that comes back with each field's tensors, except for the largest, held longest."""
     sizes: list[list[int]] = [[] for _ in range(fields)]
-    for chunk in chunks:
-        alone = sys.getrefcount(chunk) <= _ALONE
-        # By number: zip() would hold one more reference to each tensor.
+    for at in range(len(chunks)):
+        alone = _held_by_container_alone(chunks, at)
         for number in range(fields):
-            sizes[number].append(_comes_back(chunk[number]) if alone else 0)
+            sizes[number].append(_comes_back(chunks[at], number) if alone else 0)
     return [sum(held) - max(held, default=0) for held in sizes]
 
 
-def _comes_back(tensor: torch.Tensor) -> int:
-    if sys.getrefcount(tensor) > _ALONE or not holds_memory_alone(tensor):
+def _comes_back(chunk: Chunk, number: int) -> int:
+    if not _held_by_container_alone(chunk, number) or not holds_memory_alone(chunk[number]):
         return 0
-    return tensor.untyped_storage().nbytes()
+    return chunk[number].untyped_storage().nbytes()
+
+
+def _held_by_container_alone(container: Sequence[object], number: int) -> bool:
+    # Nothing but the count tells beforehand who else holds an object: a weak reference does only
+    # once it has been let go of. What the count of one held by nobody else looks like depends on
+    # the interpreter and its version, so a fresh one, counted in just this way, tells. By number,
+    # because a variable, or zip(), would hold one more.
+    return _references(container, number) <= _references([object()], 0)
+
+
+def _references(container: Sequence[object], number: int) -> int:
+    return sys.getrefcount(container[number])

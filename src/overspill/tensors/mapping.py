@@ -100,16 +100,17 @@ def map_shared(
 
     Raises:
         StaleFileError: The file is missing, of another size, or another file.
-        MappingError: The system refused: no permission, no descriptors, no memory for the map.
+        MappingError: The system refused: no permission, no descriptors, no memory for the map; or
+            it is no regular file.
     """
     found = expect_file(path, nbytes=nbytes, identity=identity)
-    if nbytes == 0:
-        return torch.empty(0, dtype=torch.uint8, device="cpu").untyped_storage()
-    known = MAPPED.of(found, shared=True)
+    known = MAPPED.of(found, shared=True) if nbytes else None
     if isinstance(known, torch.UntypedStorage):
         return known
     # A trial, dropped at once: where its own map fails, torch leaves the file open for good.
     map_file(path, nbytes=nbytes, shared=True, identity=found)
+    if nbytes == 0:
+        return torch.empty(0, dtype=torch.uint8, device="cpu").untyped_storage()
     storage = _mapped_by_torch(path, nbytes)
     # Checked again: a file swapped in between must not be handed out under the old one's name.
     expect_file(path, nbytes=nbytes, identity=found)

@@ -22,8 +22,8 @@ from overspill.tensors.dtypes import is_mappable
 from overspill.tensors.layouts import tensor_over
 from overspill.tensors.rooms import measured_rooms
 from overspill.tensors.shapes import checked_nbytes, checked_shape
-from overspill.tensors.shared_memory import shared_storage
-from overspill.tensors.spill import storage_in_new_file
+from overspill.tensors.shared_memory import SHARED_MEMORY, shared_storage
+from overspill.tensors.spill import is_tensor_spilling_enabled, storage_in_new_file
 from overspill.units import format_bytes
 
 logger = logging.getLogger("overspill")
@@ -101,6 +101,7 @@ def storage_in_final_home(
         NoRoomError: No home is safe, or each refused.
     """
     rooms = measured_rooms() if rooms is None else rooms
+    log_passed_over(demand, place_finally(demand, rooms), what)
     while True:
         placement = place_finally(demand, rooms)
         if placement.home == "none":
@@ -114,18 +115,27 @@ def storage_in_final_home(
             logger.error("could not place %s in a file: %s", what, str(error))
             rooms = replace(rooms, disk_refusal=str(error))
         else:
-            log_placement(demand, placement, what)
+            log_placement(demand, placement, what, storage)
             return storage, placement.home
 
 
-def log_placement(demand: Demand, placement: Placement, what: str) -> None:
+def log_passed_over(demand: Demand, placement: Placement, what: str) -> None:
+    """Log that it does not go to the disk, although that is set and comes first."""
+    if placement.home == "shm" and not demand.random_access and is_tensor_spilling_enabled():
+        logger.error("could not place %s in a file: %s", what, placement.reason)
+
+
+def log_placement(
+    demand: Demand, placement: Placement, what: str, storage: torch.UntypedStorage
+) -> None:
     """Log where something went; loudly where a scatter must go to disk."""
     size = format_bytes(demand.nbytes)
     if demand.random_access and placement.home == "disk":
         told = "%s (%s) is written at random and must go to disk, which is slow: %s"
         logger.warning(told, what, size, placement.reason)
-    elif placement.home != "memory":
-        logger.info("allocated %s (%s) in %s: %s", what, size, placement.home, placement.reason)
+    if placement.home != "memory":
+        place = storage.filename if placement.home == "disk" else SHARED_MEMORY
+        logger.info("allocated %s (%s) in %s: %s", what, size, place, placement.reason)
 
 
 def no_home(demand: Demand, rooms: Rooms, placement: Placement, what: str) -> NoRoomError:

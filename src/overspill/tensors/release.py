@@ -7,10 +7,11 @@ import os
 
 import torch
 
-from overspill.errors import MappingError, StaleFileError
+from overspill.errors import StaleFileError
 from overspill.linux.cache import ReleaseResult, drop_cache, release_mapped
 from overspill.linux.cgroups import available_memory_bytes as _measured
 from overspill.linux.identity import identify_file
+from overspill.linux.paths import require_path, require_regular_file
 from overspill.linux.processes import maps_path
 from overspill.tensors.backing import file_behind
 from overspill.tensors.registry import MappedFile
@@ -36,11 +37,11 @@ def release_page_cache(tensor: torch.Tensor) -> ReleaseResult:
         another process may keep pages.
     """
     record = file_behind(tensor) if isinstance(tensor, torch.Tensor) else None
-    if record is None:
+    if record is None:  # nothing to release, and so no refusal to log
         return ReleaseResult(False, 0, 0, "open", "the tensor is not disk-backed")
     reason = _replaced(record)
     if reason is not None:
-        return ReleaseResult(False, 0, 0, "open", reason)
+        return _logged(record.path, ReleaseResult(False, 0, 0, "open", reason))
     result = release_mapped(record.address, record.nbytes, record.path, shared=record.shared)
     return _logged(record.path, result)
 
@@ -54,15 +55,19 @@ def release_page_cache_by_path(path: str | os.PathLike[str]) -> ReleaseResult:
     Returns:
         As `release_page_cache` gives. Refused, with the reason, where this process maps the file:
         its pages would stay, silently. Another process's mapping cannot be seen; its pages stay.
+
+    Raises:
+        InputError: The path is none, or holds a NUL byte.
     """
-    place = os.fspath(path)
+    place = require_path(path)
     if has_live_mapping(place):
         reason = f"this process maps {place}: release a tensor over it with release_page_cache"
-        return ReleaseResult(False, 0, 0, "unmap", reason)
+        return _logged(place, ReleaseResult(False, 0, 0, "unmap", reason))
     try:
+        require_regular_file(place)
         return _logged(place, drop_cache(place))
-    except (MappingError, OSError) as error:  # a directory, a device: nothing that has a cache
-        return ReleaseResult(False, 0, 0, "open", str(error))
+    except OSError as error:
+        return _logged(place, ReleaseResult(False, 0, 0, "open", str(error)))
 
 
 def has_live_mapping(path: str | os.PathLike[str]) -> bool:
@@ -74,8 +79,11 @@ def has_live_mapping(path: str | os.PathLike[str]) -> bool:
     Returns:
         False also where the kernel's list of mappings cannot be read, and where another file has
         taken the path since.
+
+    Raises:
+        InputError: The path is none, or holds a NUL byte.
     """
-    return maps_path(os.fspath(path))
+    return maps_path(require_path(path))
 
 
 def available_memory_bytes() -> int:
@@ -92,6 +100,10 @@ def available_memory_bytes() -> int:
 
 
 def _logged(path: str, result: ReleaseResult) -> ReleaseResult:
+    if not result:
+        told = "could not release %s: %s: %s"
+        logger.error(told, path, result.failed_step, result.reason)
+        return result
     logger.info(
         "released %s: %d of %d resident bytes left",
         path,

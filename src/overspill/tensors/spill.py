@@ -29,6 +29,7 @@ from overspill.linux import libc
 from overspill.linux.blocks import write_all
 from overspill.linux.cgroups import available_memory_bytes
 from overspill.linux.identity import identify_file
+from overspill.linux.paths import missing_block_bytes, require_path, require_regular_file
 from overspill.placement.spill import Headroom, Placement, Request, place_in_file
 from overspill.settings import current_settings
 from overspill.storage.direct_write import BUFFERED_BYTES, write_past_cache
@@ -167,11 +168,13 @@ def load_spilled_tensor(
 ) -> torch.Tensor:
     """Map a raw file as a tensor: no byte is copied, and the file is never changed or created.
 
-    A file of a run is held from here on: the process takes a share of the run's lease. Thread-safe;
-    threads that load one file at the same moment may get a mapping each.
+    A file of a run is held from here on: the process takes a share of the run's lease. A sparse
+    file is refused: a write to a hole of it, once the disk is full, would end in SIGBUS, which
+    nothing catches, and to fill the holes would change the file. Thread-safe; threads that load one
+    file at the same moment may get a mapping each.
 
     Args:
-        path: The file, writable.
+        path: The file, writable, all its bytes written or reserved.
         dtype: The dtype of its elements.
         shape: The shape; its bytes must be exactly the file's.
 
@@ -181,16 +184,18 @@ def load_spilled_tensor(
 
     Raises:
         FormatError: The file's size is not exactly right (also a ValueError).
-        InputError: The shape is negative or overflows.
+        InputError: The shape is negative or overflows; the path is none, or holds a NUL byte.
         StaleFileError: The file is missing, or its run is over (also an OSError).
-        MappingError: The file cannot be written or mapped (also an OSError).
+        MappingError: The file cannot be written or mapped, is sparse, or is no regular file (also
+            an OSError).
         UnsupportedTensorError: The dtype cannot be mapped.
     """
     sizes = checked_shape(shape)
     nbytes = checked_nbytes(sizes, dtype)
     if not is_mappable(dtype):
         raise UnsupportedTensorError(f"{dtype} cannot live in a mapped file")
-    place = os.path.abspath(path)  # noqa: PTH100 - links stay as they are
+    place = os.path.abspath(require_path(path))  # noqa: PTH100 - links stay as they are
+    require_regular_file(place)
     found = identify_file(place)
     if found.nbytes != nbytes:
         raise FormatError(
@@ -200,8 +205,22 @@ def load_spilled_tensor(
             available_bytes=found.nbytes,
             remedy="pass the dtype and shape that the file was written with",
         )
+    _require_blocks(place, nbytes)
     adopt_run_of(place)
     return tensor_over(map_shared(place, nbytes=nbytes, identity=found), dtype, sizes)
+
+
+def _require_blocks(path: str, nbytes: int) -> None:
+    missing = missing_block_bytes(path)
+    if missing:
+        raise MappingError(
+            f"{path} is sparse: the disk holds no block for {missing} of its {nbytes} bytes, and "
+            "a write to them would kill the process once the disk is full",
+            path=path,
+            needed_bytes=nbytes,
+            available_bytes=nbytes - missing,
+            remedy=f"reserve the rest, which changes no byte: fallocate -l {nbytes} FILE",
+        )
 
 
 def _obstacle(tensor: torch.Tensor) -> str | None:
