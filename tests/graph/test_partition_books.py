@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import os
 import pickle
 from multiprocessing.reduction import ForkingPickler
@@ -8,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import pytest
 import torch
+from joblib.externals.loky.backend.reduction import dumps as loky_dumps
 
 import overspill as ov
-from overspill.errors import InputError, UnsupportedTensorError
+from overspill.errors import InputError, StaleFileError, UnsupportedTensorError
 from overspill.graph.partition_books import PartitionBook, narrowest_dtype
 from spilling import no_spill_dir, spill_dir
 
@@ -26,6 +29,19 @@ INTEGERS = [
     torch.uint16,
     torch.uint32,
 ]
+LAZY = torch.nn.UninitializedParameter(requires_grad=False, dtype=torch.int64)
+NOT_DENSE = [
+    LAZY,
+    torch.zeros(1, dtype=torch.int64, device="meta"),
+    torch.ones(1, dtype=torch.int64).to_sparse(),
+    torch.eye(2, dtype=torch.int64).to_sparse_csr(),
+    torch.nested.nested_tensor([torch.tensor([0]), torch.tensor([0, 0])]),
+]
+
+
+def spilled_book(count: int) -> ov.TensorPartitionBook:
+    table = ov.TensorPartitionBook(torch.arange(count).repeat(1 + 3000 // count)).partitions
+    return ov.TensorPartitionBook(ov.spill_tensor_to_disk(table, required=True), count)
 
 
 def naive(bounds: list[int], one: int) -> int:
@@ -68,16 +84,35 @@ class TestRanges:
         assert caught.value.value == str(wrong)
 
     @pytest.mark.parametrize(
-        "bounds", [[], [[1, 2]], [-1, 2], [3, 2], 5, [1.9], [1.0, 2.0], [False, True]]
+        "bounds",
+        [
+            *([], [[1, 2]], [[1], [1, 2]], [-1, 2], [3, 2], [False, True], ()),
+            *(5, 1.5, 1j, 2**70, None, "ab", object(), {}),
+            *([1.9], [1.0, 2.0], [1j], [2**70], [2**63], [-(2**70)], [None], ["1"]),
+            *(np.array([1.0]), np.array([[1]]), np.array([2**63], dtype=np.uint64)),
+            *(torch.tensor([1.0]), torch.tensor([1j]), torch.tensor(1), torch.ones(1, 1).long()),
+            *(torch.empty(0, dtype=torch.int64), torch.tensor([1], dtype=torch.uint64)),
+            *(torch.tensor([1], device="meta"), torch.ones(2).long().to_sparse(), LAZY),
+        ],
+        ids=type,
     )
+    @pytest.mark.filterwarnings("error")
     def test_bounds_that_cannot_be(self, bounds: Any) -> None:
-        with pytest.raises(InputError, match="ends that never decrease"):
+        with pytest.raises(InputError, match="ends that never decrease") as caught:
             ov.RangePartitionBook(bounds)
+        assert caught.value.remedy
 
-    def test_no_such_partition(self) -> None:
-        for number in (-1, 1):
-            with pytest.raises(InputError, match="1 partitions"):
-                ov.RangePartitionBook([5]).partition_range(number)
+    @pytest.mark.parametrize(
+        "bounds", [(3, 6), range(3, 9, 3), np.array([3, 6], dtype=np.uint64), [np.int8(3), 6]]
+    )
+    def test_bounds_of_any_kind_of_whole_number(self, bounds: Any) -> None:
+        assert ov.RangePartitionBook(bounds).partition_bounds.tolist() == [3, 6]
+
+    @pytest.mark.parametrize("number", [-1, 1, 2**70, None, "0", 0.0, False, [0]])
+    def test_no_such_partition(self, number: Any) -> None:
+        with pytest.raises(InputError, match="1 partitions") as caught:
+            ov.RangePartitionBook([5]).partition_range(number)
+        assert caught.value.remedy
 
     def test_a_later_write_to_the_bounds_moves_nothing(self) -> None:
         bounds = torch.tensor([3, 6])
@@ -136,11 +171,19 @@ class TestTables:
         assert caught.value.value == str(wrong)
 
     @pytest.mark.parametrize(
-        ("table", "count"), [([0, -1], None), ([0, 3], 3), ([0], 0), ([0], (1 << 32) + 1)]
+        ("table", "count"),
+        [
+            *(([0, -1], None), ([0, 3], 3), ([0], 0), ([0, 1 << 32], None)),
+            *(([0], count) for count in [(1 << 32) + 1, 2**70, -1, 2.5, 1.0, True, "1", 1j, [1]]),
+        ],
     )
-    def test_tables_that_cannot_be(self, table: list[int], count: int | None) -> None:
-        with pytest.raises(InputError, match="partition table"):
+    def test_tables_that_cannot_be(self, table: list[int], count: Any) -> None:
+        with pytest.raises(InputError, match="partition table") as caught:
             ov.TensorPartitionBook(torch.tensor(table), count)
+        assert caught.value.remedy
+
+    def test_the_number_of_partitions_is_a_plain_int(self) -> None:
+        assert type(ov.TensorPartitionBook(torch.tensor([0]), np.int8(7)).num_partitions) is int
 
     def test_as_many_partitions_as_the_widest_dtype_holds(self) -> None:
         book = ov.TensorPartitionBook(torch.tensor([0, (1 << 32) - 1]), 1 << 32)
@@ -155,28 +198,57 @@ class TestTables:
         assert ov.TensorPartitionBook(torch.empty(0, dtype=torch.int64)).num_partitions == 0
 
     def test_what_is_no_table_of_integers(self) -> None:
-        for table in (torch.ones(3), torch.ones(3, dtype=torch.bool), [0, 1]):
-            with pytest.raises(UnsupportedTensorError, match="integers"):
+        for table in (torch.ones(3), torch.ones(3, dtype=torch.bool), [0, 1], *NOT_DENSE):
+            with pytest.raises(UnsupportedTensorError, match="integers") as caught:
                 ov.TensorPartitionBook(table)  # type: ignore[arg-type]
+            assert caught.value.remedy
         with pytest.raises(InputError, match="one dimension"):
             ov.TensorPartitionBook(torch.zeros(2, 2, dtype=torch.int64))
         with pytest.raises(InputError, match=r"2\*\*32"):
             narrowest_dtype((1 << 32) + 1)
 
-    @pytest.mark.parametrize("count", [3, 300])
-    def test_from_disk_it_pickles_by_path(self, count: int, spill_dir: Path) -> None:
-        table = ov.TensorPartitionBook(torch.arange(count).repeat(1000)).partitions
-        book = ov.TensorPartitionBook(ov.spill_tensor_to_disk(table, required=True))
-        for dumps, loads in (
-            (pickle.dumps, pickle.loads),
-            (cloudpickle.dumps, pickle.loads),
-            (ForkingPickler.dumps, ForkingPickler.loads),
-        ):
+    @pytest.mark.parametrize("count", [3, 300, 70_000])
+    def test_from_disk_it_crosses_processes_by_path(self, count: int, spill_dir: Path) -> None:
+        book = spilled_book(count)
+        for dumps in (cloudpickle.dumps, ForkingPickler.dumps, loky_dumps):
             data = bytes(dumps(book))
             assert len(data) < 1024 and os.fsencode(str(spill_dir)) in data
-            back = loads(data)
+            back = pickle.loads(data)
             assert back.partitions.data_ptr() == book.partitions.data_ptr()
             assert back.num_partitions == count and int(back[torch.tensor(count - 1)]) == count - 1
+
+    @pytest.mark.parametrize("count", [3, 300, 70_000])
+    def test_a_checkpoint_has_its_bytes_and_outlives_the_file(
+        self, count: int, spill_dir: Path
+    ) -> None:
+        book = spilled_book(count)
+        checkpoint = io.BytesIO()
+        torch.save({"book": book}, checkpoint)
+        kept = [pickle.dumps(book), checkpoint.getvalue()]
+        ids = torch.arange(book.num_ids)
+        expected = book[ids]
+        assert ov.discard(book.partitions)
+        del book
+        for data in kept:
+            assert os.fsencode(str(spill_dir)) not in data and len(data) > len(ids)
+        checkpoint.seek(0)
+        for back in (pickle.loads(kept[0]), torch.load(checkpoint, weights_only=False)["book"]):
+            assert torch.equal(back[ids], expected) and back.num_partitions == count
+            assert not ov.is_disk_backed(back.partitions)
+
+    def test_after_discard_copies_work_and_only_a_send_is_refused_by_its_receiver(
+        self, spill_dir: Path
+    ) -> None:
+        book = spilled_book(3)
+        ov.discard(book.partitions)
+        copied = copy.copy(book)
+        assert copied.partitions.data_ptr() == book.partitions.data_ptr()
+        assert int(copied[torch.tensor(2)]) == int(copy.deepcopy(book)[torch.tensor(2)]) == 2
+        assert len(pickle.dumps(book)) > 3000
+        for dumps in (cloudpickle.dumps, ForkingPickler.dumps):
+            data = dumps(book)
+            with pytest.raises(StaleFileError, match="cannot look at the file"):
+                pickle.loads(data)
 
     def test_in_memory_it_pickles_by_value(self, no_spill_dir: None) -> None:
         book = ov.TensorPartitionBook(torch.tensor([0, 300]))
@@ -192,7 +264,11 @@ class TestTables:
         assert not ov.is_disk_backed(deep.partitions)
 
 
-@pytest.mark.parametrize("ids", [torch.ones(2), torch.tensor([True]), [0], 0, slice(0, 1)])
+@pytest.mark.parametrize(
+    "ids",
+    [torch.ones(2), torch.tensor([True]), [0], 0, slice(0, 1), None, 2**70, *NOT_DENSE],
+    ids=type,
+)
 def test_only_tensors_of_integers_are_looked_up(ids: Any) -> None:
     books: list[PartitionBook] = [
         ov.RangePartitionBook([3]),
