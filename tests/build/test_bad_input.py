@@ -72,7 +72,7 @@ def test_csv_cells(
     rows[132] = row
     if len(row) > block_bytes:
         block_bytes = 1 << 13
-    monkeypatch.setattr("overspill.build.csv_edges._BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("overspill.build.csv_stream._BLOCK_BYTES", block_bytes)
     path = text(tmp_path / "e.csv", "src,dst\n" + "\n".join(rows) + "\n")
     error = refused(tmp_path, path, num_nodes=30)
     assert place(error) == ("e.csv", 133, column, value)
@@ -107,7 +107,7 @@ def test_a_named_column_that_is_missing(tmp_path: Path) -> None:
 def test_a_csv_row_without_an_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: int, cell: str
 ) -> None:
-    monkeypatch.setattr("overspill.build.csv_edges._BLOCK_BYTES", 1000)
+    monkeypatch.setattr("overspill.build.csv_stream._BLOCK_BYTES", 1000)
     rows = [f"{s},{t},{cell if n == where else 7}" for n, (s, t) in enumerate(GOOD.T.tolist())]
     path = text(tmp_path / "e.csv", "\n".join(["src,dst,name", *rows]))
     error = refused(tmp_path, path, num_nodes=30)
@@ -121,9 +121,9 @@ def test_a_quote_that_swallows_the_end_of_a_csv(tmp_path: Path, blank: str) -> N
     assert place(error)[:2] == ("e.csv", 2) and "quote" in str(error)
 
 
-def test_a_csv_without_a_header(tmp_path: Path) -> None:
-    error = refused(tmp_path, text(tmp_path / "e.csv", "0,1\n1,2\n"))
-    assert "no header" in str(error) and error.value == "0,1"
+def test_a_csv_whose_first_line_is_half_a_header(tmp_path: Path) -> None:
+    error = refused(tmp_path, text(tmp_path / "e.csv", "0,to\n1,2\n"))
+    assert place(error)[:2] == ("e.csv", 0) and error.value == "0,to" and error.remedy
 
 
 def test_a_csv_line_with_too_many_columns(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_csv_columns_in_any_place(tmp_path: Path) -> None:
 
 
 def test_csv_in_several_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overspill.build.csv_edges._BLOCK_BYTES", 64)
+    monkeypatch.setattr("overspill.build.csv_stream._BLOCK_BYTES", 64)
     path = write_text(tmp_path / "e.csv", csv_text("src,dst"))
     require_naive(build_here(tmp_path / "out", edges=path), *EDGES, 30)
 
@@ -103,7 +103,7 @@ def test_csv_with_cells_of_every_kind_beside_the_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int, cell: str
 ) -> None:
     """The first cell is plain, so that the odd ones also lie beyond the first block."""
-    monkeypatch.setattr("overspill.build.csv_edges._BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("overspill.build.csv_stream._BLOCK_BYTES", block_bytes)
     lines = [f"{s},{t},{'plain' if n % 7 else cell}" for n, (s, t) in enumerate(EDGES.T.tolist())]
     path = tmp_path / "e.csv"
     path.write_bytes(

@@ -75,7 +75,9 @@ def open_reader(source: SourceFile, spec: EdgeSpec, _text: tuple[bool, bool]) ->
     return TableEdges(table, pick_columns(source.path, table.names, spec.columns))
 
 
-def open_table_file(source: SourceFile, _text: Sequence[str], _header: bool | None) -> ParquetTable:
+def open_table_file(
+    source: SourceFile, _columns: Sequence[str], _text: Sequence[str], _header: bool | None
+) -> ParquetTable:
     """Open the file; see `overspill.build.tables.open_table`. Its types are its own."""
     keep_arrow_small()
     return ParquetTable(source)

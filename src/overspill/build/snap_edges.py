@@ -1,17 +1,18 @@
 """Edges from SNAP text: "#" comments, spaces or tabs, blank lines, any line end, any ids.
 
 Bottleneck: parsing, by a compiled state machine over blocks of the file. What follows the second
-integer of a line is ignored. Rows are lines, counted from 1, comments included.
+integer of a line is ignored. Compressed files (.txt.gz, .txt.zst) are inflated on the way. Rows are
+lines, counted from 1, comments included.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
+from overspill.build.compressed import ByteStream, opened_stream
 from overspill.build.readers import EdgeChunk, RowSource, id_remedy, no_columns
 from overspill.build.source import SourceFile
 from overspill.build.spec import EdgeSpec
@@ -38,8 +39,8 @@ class SnapEdges:
         """The line of an edge; reads the file again up to it."""
         left, line = edge + 1, 0
         out = np.empty((2, 1 << 16), np.int64)
-        with self._source.opened() as file:
-            for text in self._whole_lines(file):
+        with opened_stream(self._source) as stream:
+            for text in self._whole_lines(stream):
                 at = 0
                 while at < len(text) and left:
                     room = min(left, out.shape[1])
@@ -56,9 +57,9 @@ class SnapEdges:
     def chunks(self, most_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges; InputError at a line that is not two integers of 64 bits."""
         ids = [np.empty((2, most_edges), np.int64) for _ in range(_ALIVE)]
-        number = first = lines = done = 0
-        with self._source.opened() as file:
-            for text in self._whole_lines(file):
+        number = first = lines = 0
+        with opened_stream(self._source) as stream:
+            for text in self._whole_lines(stream):
                 at = 0
                 while at < len(text):
                     out = ids[number % _ALIVE]
@@ -70,14 +71,16 @@ class SnapEdges:
                         raise self._wrong(outcome, cell, int(state[3]), lines + 1)
                     at += int(state[2])
                     if count:
-                        yield EdgeChunk(out[0, :count], out[1, :count], first, done + at)
+                        yield EdgeChunk(out[0, :count], out[1, :count], first, stream.done)
                         number, first = number + 1, first + count
-                done += len(text)
 
-    def _whole_lines(self, file: BinaryIO) -> Iterator[npt.NDArray[np.uint8]]:
+    def _whole_lines(self, stream: ByteStream) -> Iterator[npt.NDArray[np.uint8]]:
         """Blocks of whole lines, each ending with a line feed or a carriage return."""
-        kept = file.read(len(_BYTE_ORDER_MARK)).removeprefix(_BYTE_ORDER_MARK)
-        while piece := file.read(_BLOCK_BYTES):
+        kept = b""
+        while (left := len(_BYTE_ORDER_MARK) - len(kept)) and (piece := stream.read(left)):
+            kept += piece
+        kept = kept.removeprefix(_BYTE_ORDER_MARK)
+        while piece := stream.read(_BLOCK_BYTES):
             text = kept + piece
             # A carriage return at the very end may be the first half of a line end.
             end = max(text.rfind(b"\n"), text.rfind(b"\r", 0, -1)) + 1

@@ -97,8 +97,9 @@ def _open(
             remedy="give Parquet, CSV, Arrow, .npz or TFRecord files, or the .npy by itself",
         )
     module = importlib.import_module(f"overspill.build.{_MODULES[kind]}")
-    keys = (key,) if text and key is not None else ()
-    table = cast("Table", module.open_table_file(source, keys, header))
+    keys = () if key is None else (key,)
+    held = module.open_table_file(source, (*columns, *keys), keys if text else (), header)
+    table = cast("Table", held)
     return TableColumns(table, columns, key)
 
 
