@@ -63,6 +63,23 @@ def test_an_id_that_was_not_there_before(tmp_path: Path, stranger: int) -> None:
     del translator
 
 
+@pytest.mark.parametrize("name", [*CASES, "none"])
+@pytest.mark.parametrize("cold", [True, False])
+def test_ids_that_need_not_be_known(tmp_path: Path, name: str, cold: bool) -> None:
+    ids = CASES.get(name, np.empty(0, np.int64))
+    record = write_ids(tmp_path / "ids", ids)
+    translator = IdTranslator(tmp_path / "ids", record)
+    rng = np.random.default_rng(7)
+    others = rng.integers(-(2**63), 2**63 - 1, 3000, endpoint=True)
+    raw = np.concatenate([others, ids, ids[:1] - 1, ids[-1:] + 1, [-(2**63), 2**63 - 1]])
+    rng.shuffle(raw)
+    if cold:
+        drop_cache(tmp_path / "ids")
+    expected = {value: place for place, value in enumerate(ids.tolist())}
+    assert translator.find(raw).tolist() == [expected.get(value, -1) for value in raw.tolist()]
+    del translator
+
+
 LARGE = """
 import json, resource, sys
 import numpy as np

@@ -101,10 +101,24 @@ class IdTranslator:
 
         Looked up in their order: a page is read once, whatever the number of lookups in it. Pages
         that are absent are asked for one window ahead of the lookups, 16 MiB at a time.
+
+        Raises:
+            FormatError: One is not known.
         """
-        ranks = np.empty(len(raw), np.int64)
-        if not len(raw):
-            return ranks
+        ranks, found = self._ranks(raw)
+        if found < len(raw):
+            raise FormatError("an id appeared that the first reading of the edges did not show")
+        return ranks
+
+    def find(self, raw: Ids) -> Ids:
+        """The same for ids that need not be known: -1 where one is not."""
+        return self._ranks(raw)[0]
+
+    def _ranks(self, raw: Ids) -> tuple[Ids, int]:
+        """The place of each id, or -1, and how many have one."""
+        ranks, found = np.full(len(raw), -1), 0
+        if not len(raw) or not len(self._ids):
+            return ranks, found
         order = np.argsort(raw)
         size = max(1, _WINDOW_PAGES // self._block_pages)
         absent = self._likely_absent(raw[order[:: max(1, len(order) // _PROBES)]])
@@ -112,21 +126,24 @@ class IdTranslator:
         for start in range(0, len(order), size):
             blocks, places = ahead, order[start : start + size]
             ahead = self._ask(raw, order[start + size : start + 2 * size], absent=absent)
-            if rank_ids(raw, places, blocks, self._ids, self._block_ids, ranks) < len(places):
-                raise FormatError("an id appeared that the first reading of the edges did not show")
-        return ranks
+            found += rank_ids(raw, places, blocks, self._ids, self._block_ids, ranks)
+        return ranks, found
 
     def _ask(self, raw: Ids, places: Ids, *, absent: bool) -> Ids:
-        """The blocks in which some ids stand, in their order; their pages are asked for."""
+        """The blocks in which some ids would stand; their pages are asked for."""
         blocks = self._blocks_of(raw[places])
-        if absent and len(places) and blocks[0] >= 0:
+        if absent:
+            self._ask_blocks(blocks[np.searchsorted(blocks, 0) :])
+        return blocks
+
+    def _ask_blocks(self, blocks: Ids) -> None:
+        if len(blocks):
             wanted = blocks[np.flatnonzero(np.diff(blocks, prepend=-1))]
             # Neighbours are asked for together: fewer, larger reads.
             cuts = np.flatnonzero(np.diff(wanted) != 1) + 1
             firsts, lasts = wanted[np.r_[0, cuts]], wanted[np.r_[cuts, len(wanted)] - 1] + 1
             pages = self._pages_of(np.stack([firsts, lasts]))
             self._fetcher.request(pages[0], pages[1] - pages[0])
-        return blocks
 
     def _likely_absent(self, some: Ids) -> bool:
         for page in self._pages_of(np.clip(self._blocks_of(some), 0, None)).tolist():

@@ -25,14 +25,17 @@ def rank_ids(raw: Ids, order: Ids, blocks: Ids, ids: Ids, block_ids: int, ranks:
         blocks: (m,) for each of those, the block of the ids in which it would stand; -1 before all.
         ids: Sorted, distinct; may be a mapping.
         block_ids: Ids in a block; the last may hold fewer.
-        ranks: (n,) filled with positions at the places `order` names.
+        ranks: (n,) filled at the places `order` names: with positions, or -1 for what is not
+            among the ids.
 
     Returns:
-        How many were found before one that is not among the ids, or m.
+        How many are among the ids.
     """
+    found = 0
     for at in range(order.shape[0]):
+        ranks[order[at]] = -1
         if blocks[at] < 0:
-            return at
+            continue
         value = raw[order[at]]
         low = blocks[at] * block_ids
         high = end = min(low + block_ids, ids.shape[0])
@@ -42,7 +45,7 @@ def rank_ids(raw: Ids, order: Ids, blocks: Ids, ids: Ids, block_ids: int, ranks:
                 low = middle + 1
             else:
                 high = middle
-        if low == end or ids[low] != value:
-            return at
-        ranks[order[at]] = low
-    return len(order)
+        if low < end and ids[low] == value:
+            ranks[order[at]] = low
+            found += 1
+    return found
