@@ -96,6 +96,7 @@ def test_no_manifest_is_no_dataset(tmp_path: Path) -> None:
     "change",
     [
         {"format": "parquet"},
+        {"version": 1},
         {"version": 3},
         {"version": "2"},
         {"node_types": []},

@@ -23,8 +23,6 @@ from overspill.storage.type_records import NodeTypeRecord as NodeTypeRecord
 MANIFEST_NAME = "manifest.json"
 FORMAT = "overspill-dataset"
 VERSION = 2
-# Version 1 had integer ids only, and no renumbering: what it lacks has defaults.
-_READABLE = (1, VERSION)
 _LARGEST_MANIFEST = 64 << 20
 
 
@@ -150,8 +148,8 @@ def _encode(manifest: Manifest) -> dict[str, Any]:
 def _decode(held: dict[str, Any]) -> Manifest:
     if held["format"] != FORMAT:
         raise ValueError(f"its format is {held['format']!r}, not {FORMAT!r}")
-    if held["version"] not in _READABLE:
-        raise ValueError(f"its version is {held['version']!r}; this Overspill reads {_READABLE}")
+    if held["version"] != VERSION:
+        raise ValueError(f"its version is {held['version']!r}; this Overspill reads {VERSION}")
     nodes = {n: NodeTypeRecord.from_json(n, node) for n, node in held["node_types"].items()}
     edges = [EdgeTypeRecord.from_json(edge, nodes) for edge in held["edge_types"]]
     return Manifest(

@@ -73,10 +73,10 @@ class NodeTypeRecord:
             whole_count(held["count"]),
             _files_from(held["arrays"]),
             _file_from(held["ids"]),
-            None if held.get("texts") is None else _files_from(held["texts"]),
-            whole_count(held.get("salt", 0)),
-            _file_from(held.get("original")),
-            _file_from(held.get("renumbered")),
+            None if held["texts"] is None else _files_from(held["texts"]),
+            whole_count(held["salt"]),
+            _file_from(held["original"]),
+            _file_from(held["renumbered"]),
             _notes_from(held),
         )
         node._require_fit()
@@ -159,7 +159,7 @@ class EdgeTypeRecord:
             target,
             whole_count(held["count"]),
             {layout: _files_from(parts) for layout, parts in held["layouts"].items()},
-            {layout: _files_from(arrays) for layout, arrays in held.get("arrays", {}).items()},
+            {layout: _files_from(arrays) for layout, arrays in held["arrays"].items()},
             _notes_from(held),
         )
         edge._require_fit(nodes)
@@ -213,4 +213,4 @@ def _file_from(held: Any) -> FileRecord | None:
 
 
 def _notes_from(held: dict[str, Any]) -> dict[str, int]:
-    return {name: whole_count(value) for name, value in held.get("notes", {}).items()}
+    return {name: whole_count(value) for name, value in held["notes"].items()}
