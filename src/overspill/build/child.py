@@ -6,18 +6,23 @@ The process imports no torch, so its memory is the build's own.
 
 from __future__ import annotations
 
-import json
 import logging
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from io import FileIO
 from typing import IO, Any
 
+from overspill.build.conversation import Events, Outlet, UnwantedError
+from overspill.build.frames import PIPE_OPTION
+from overspill.build.outgoing import Outgoing
 from overspill.build.spec import BuildSpec
 from overspill.build.wire import decode_error
-from overspill.errors import BuildFailedError
+from overspill.errors import BuildFailedError, InputError
+from overspill.linux.pipes import open_wide_pipe
 from overspill.settings import child_environment
 
 _log = logging.getLogger("overspill")
@@ -36,7 +41,10 @@ _LEAN = {
 
 
 def run_build(
-    spec: BuildSpec, *, on_event: Callable[[dict[str, Any]], None] = lambda _: None
+    spec: BuildSpec,
+    *,
+    streams: Outgoing | None = None,
+    on_event: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Build a dataset in a process of its own and wait for it.
 
@@ -45,6 +53,8 @@ def run_build(
 
     Args:
         spec: What to build.
+        streams: What `spec` names as streams; sent in this thread before anything else is done. An
+            error of a caller's iterator comes out as it is, once the build has been undone.
         on_event: Called in this thread with each event: "plan" (sizes, projected and allowed
             bytes), "progress" (phase, done, total, unit) and at last "summary".
 
@@ -62,19 +72,19 @@ def run_build(
         BuildFailedError: The process ended without a result, for example killed by a signal; what
             it left is an unfinished build, which the next one starts over.
     """
-    argv = [sys.executable, "-P", "-m", "overspill.build"]
-    with tempfile.TemporaryFile() as told:
-        child = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=told,
-            env=child_environment(**_LEAN),
+    if len(spec.streams) != (0 if streams is None else len(streams.kinds)):
+        raise InputError(
+            f"the build reads {len(spec.streams)} streams; give those it was described with",
+            path=spec.out,
         )
+    with tempfile.TemporaryFile() as told:
+        child, writing = _start(told, sends=bool(spec.streams))
         try:
-            last = _converse(child, spec, on_event)
+            last = _converse(child, spec, on_event, streams, writing)
             child.wait()  # before its stdin is closed, which would end it with another status
         finally:
+            if writing is not None:
+                writing.close()
             _end(child)
         told.seek(0)
         words = told.read().decode("utf-8", "replace").strip()
@@ -87,21 +97,60 @@ def run_build(
     return {name: value for name, value in last.items() if name != "event"}
 
 
+def _start(told: IO[bytes], *, sends: bool) -> tuple[subprocess.Popen[bytes], FileIO | None]:
+    """Start the process; with the writing end of a pipe to it where something will be sent."""
+    argv = [sys.executable, "-P", "-m", "overspill.build"]
+    with ExitStack() as opened:
+        inherited: tuple[int, ...] = ()
+        writing = None
+        if sends:
+            reading, writing = open_wide_pipe()
+            # The reading end is the process's alone: when that ends, writing fails.
+            opened.enter_context(reading)
+            argv += [PIPE_OPTION, str(reading.fileno())]
+            inherited = (reading.fileno(),)
+        child = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=told,
+            pass_fds=inherited,
+            env=child_environment(**_LEAN),
+        )
+    return child, writing
+
+
 def _converse(
-    child: subprocess.Popen[bytes], spec: BuildSpec, on_event: Callable[[dict[str, Any]], None]
+    child: subprocess.Popen[bytes],
+    spec: BuildSpec,
+    on_event: Callable[[dict[str, Any]], None],
+    streams: Outgoing | None,
+    writing: FileIO | None,
 ) -> dict[str, Any]:
     assert child.stdin is not None and child.stdout is not None
-    last: dict[str, Any] = {}
+    events = Events(child.stdout.fileno(), on_event)
     try:
         child.stdin.write(spec.to_json().encode() + b"\n")
         child.stdin.flush()
     except BrokenPipeError:
-        return last  # it ended before it read: its status and stderr say why
-    for line in child.stdout:
-        last = json.loads(line)
-        if last.get("event") != "error":
-            on_event(last)
-    return last
+        return {}  # it ended before it read: its status and stderr say why
+    if streams is not None and writing is not None:
+        try:
+            with writing:
+                streams.send(Outlet(writing.fileno(), events), _axes(spec))
+        except UnwantedError:
+            _log.debug("the build's process reads no more")
+        except BaseException:
+            # The pipe is closed: it undoes what it did, unless it is stopped before.
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(_END_TIMEOUT_S)
+            raise
+    return events.take_all()
+
+
+def _axes(spec: BuildSpec) -> dict[str, int | None]:
+    """Stream -> the axis along which its edges lie, as the build was told."""
+    return {path: edge.edge_axis for edge in spec.edges for path in edge.paths}
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -27,11 +27,11 @@ def open_features(path: str) -> NpyFile:
         InputError: It is damaged, has no first axis, or holds a type that cannot be stored.
     """
     file = read_npy_header(SourceFile.check(path))
-    if file.dtype.name not in STORED_DTYPES:
+    if file.type_name not in STORED_DTYPES:
         raise InputError(
-            f"{path} holds {file.dtype}, which no array file can store",
+            f"{path} holds {file.type_name}, which no array file can store",
             path=path,
-            value=str(file.dtype),
+            value=file.type_name,
             remedy=f"convert it to one of {', '.join(STORED_DTYPES)}",
         )
     if not file.shape:
@@ -58,7 +58,7 @@ def copy_features(
     """
     target = directory.file(path)
     directory.file(path + ".partial")
-    writer = ArrayWriter(target, dtype=file.dtype.name, shape=file.shape, record_path=path)
+    writer = ArrayWriter(target, dtype=file.type_name, shape=file.shape, record_path=path)
     elements = NpyRows(file, directory).elements(slice_bytes)
     with writer, closing(cast("Any", prefetched(elements))) as slices:
         for part in slices:

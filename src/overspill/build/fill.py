@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ def fill_element(value: Any, dtype: str) -> npt.NDArray[Any]:
     """
     kind = numpy_view_dtype(dtype)
     try:
+        _require_number(value)
         if dtype in _QUIET_NAN:
             element = _code(float(value), dtype)
         elif kind.kind in "fc":
@@ -40,6 +42,12 @@ def fill_element(value: Any, dtype: str) -> npt.NDArray[Any]:
             remedy=f"choose a value that {dtype} can hold",
         ) from error
     return np.array([element], kind)
+
+
+def _require_number(value: Any) -> None:
+    # numpy's types would read a text, and take None for NaN.
+    if not isinstance(value, Number | np.generic):
+        raise TypeError("not a number")
 
 
 def _exact(value: Any, kind: np.dtype[Any]) -> int:
@@ -68,7 +76,7 @@ def _code(value: float, dtype: str) -> int:
     usable = np.isfinite(values) & (np.signbit(values) == np.signbit(value))
     if abs(value) > values[usable].max(initial=-values[usable].min()):
         raise OverflowError("beyond the largest")
-    distances = np.where(usable, np.abs(values - value), math.inf)
+    distances = np.abs(np.where(usable, values, math.inf) - value)
     nearest = np.flatnonzero(distances == distances.min())
     return int(min(nearest, key=lambda code: code % 2))
 
@@ -77,7 +85,8 @@ def _values(dtype: str) -> npt.NDArray[np.float64]:
     """The value of every bit pattern."""
     codes = np.arange(256 ** STORED_DTYPES[dtype][1], dtype=np.uint32)
     if dtype == "bfloat16":
-        return (codes << 16).view(np.float32).astype(np.float64)
+        with np.errstate(invalid="ignore"):  # signalling NaNs are among them
+            return (codes << 16).view(np.float32).astype(np.float64)
     if dtype == "float8_e5m2":  # the upper half of a float16
         return (codes << 8).astype(np.uint16).view(np.float16).astype(np.float64)
     exponents, mantissas = (codes >> 3 & 15).astype(np.float64), (codes & 7) / 8

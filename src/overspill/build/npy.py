@@ -14,6 +14,7 @@ from numpy.lib import format as npy_format
 
 from overspill.build.source import SourceFile
 from overspill.errors import InputError
+from overspill.storage.records import STORED_DTYPES, numpy_view_dtype
 
 MAGIC = b"\x93NUMPY"
 
@@ -28,6 +29,8 @@ class NpyFile:
         shape: Logical shape.
         fortran: Whether the first axis varies fastest in the file.
         offset: Where the data starts.
+        type_name: What the elements are: the name of `dtype`, or of a type that numpy lacks, whose
+            bits `dtype` then holds.
     """
 
     source: SourceFile
@@ -35,6 +38,7 @@ class NpyFile:
     shape: tuple[int, ...]
     fortran: bool
     offset: int
+    type_name: str
 
     @property
     def path(self) -> str:
@@ -55,6 +59,8 @@ class NpyFile:
 def read_npy_header(source: SourceFile) -> NpyFile:
     """Read and check a header, versions 1 and 2.
 
+    A type that numpy lacks is known by what `bits_dtype` gives.
+
     Raises:
         InputError: Not a .npy file, of objects, or of another size than the header says.
     """
@@ -69,9 +75,11 @@ def read_npy_header(source: SourceFile) -> NpyFile:
         file.seek(0)
         shape, fortran, dtype = _header(file, path)
         offset = file.tell()
-    if dtype.hasobject or dtype.names is not None:
+    lacking = named_bits(dtype)
+    if dtype.hasobject or (dtype.names is not None and lacking is None):
         raise InputError(f"{path} holds {dtype}, not numbers", path=path, value=str(dtype))
-    found = NpyFile(source, dtype, shape, fortran, offset)
+    held = dtype if lacking is None else numpy_view_dtype(lacking)
+    found = NpyFile(source, held, shape, fortran, offset, lacking or dtype.name)
     if source.nbytes != found.file_bytes:
         raise InputError(
             f"{path} has {source.nbytes} bytes where its header says {found.file_bytes}",
@@ -92,6 +100,29 @@ def _header(file: BinaryIO, path: str) -> tuple[tuple[int, ...], bool, np.dtype[
     except (ValueError, SyntaxError) as error:
         raise InputError(f"{path} has a damaged .npy header: {error}", path=path) from error
     raise InputError(f"{path} has .npy version {version}; 1.0 and 2.0 are read", path=path)
+
+
+def bits_dtype(name: str) -> np.dtype[Any]:
+    """How a .npy file says that it holds a type that numpy lacks.
+
+    Args:
+        name: A name of `STORED_DTYPES`, such as "bfloat16".
+
+    Returns:
+        One field, named for the type, of unsigned integers of its width: [("bfloat16", "<u2")].
+    """
+    return np.dtype([(name, numpy_view_dtype(name))])
+
+
+def named_bits(dtype: np.dtype[Any]) -> str | None:
+    """The type that numpy lacks and that `bits_dtype` gave this one for; None if it did not."""
+    name = (dtype.names or ("",))[0]
+    return name if is_lacking(name) and dtype == bits_dtype(name) else None
+
+
+def is_lacking(name: str) -> bool:
+    """Whether it names a type that array files can hold and numpy lacks."""
+    return name in STORED_DTYPES and numpy_view_dtype(name).name != name
 
 
 class NpyReader:

@@ -84,16 +84,16 @@ class NpyEdges:
 def open_reader(source: SourceFile, spec: EdgeSpec, _text: tuple[bool, bool]) -> NpyEdges:
     """Check dtype and shape; see `overspill.build.readers.open_edges`."""
     file = read_npy_header(source)
-    if file.dtype.kind not in "iu":
+    if file.dtype.kind not in "iu" or file.type_name != file.dtype.name:
         with NpyReader(file) as reader:
             first = np.empty(min(1, file.nbytes), file.dtype)
             reader.elements(0, first)
         raise InputError(
-            f"edge ids must be integers; {file.path} holds {file.dtype}",
+            f"edge ids must be integers; {file.path} holds {file.type_name}",
             path=file.path,
             row=0,
             column="0",
-            value=str(first[0]) if len(first) else str(file.dtype),
+            value=str(first[0]) if len(first) else file.type_name,
             remedy="save the edges as int64 or int32",
         )
     return NpyEdges(file, edge_axis=_edge_axis(file, spec.edge_axis))

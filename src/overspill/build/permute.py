@@ -32,7 +32,7 @@ from overspill.build.row_spool import Ids, Words, as_words, word_dtype
 from overspill.build.scatter import scatter_rows
 from overspill.build.spool import Blocks
 from overspill.errors import FormatError, InputError
-from overspill.kernels.gather import copy_items
+from overspill.kernels.rows import take_rows
 from overspill.storage.records import FileRecord, numpy_view_dtype
 
 __all__ = [
@@ -164,7 +164,7 @@ class _Gather:
                 held = rows.take(0, self._source.count, self._buffer(self._source.count))
             for ids in self._pieces(index):
                 out = next(outs)[: len(ids)]
-                copy_items(held, ids.astype(np.int64), self._span, out)
+                take_rows(held, ids, 0, out)
                 flat = out.reshape(-1).view(np.uint8).view(numpy_view_dtype(output.dtype))
                 behind.submit(writer.append, flat)
                 on_progress(flat.nbytes)
@@ -202,8 +202,8 @@ class _Gather:
                     continue
                 held = rows.take(first, last, pool)
                 for pairs in self._pairs(part):
-                    ids, out = pairs[:, 1].astype(np.int64), next(outs)[: len(pairs)]
-                    copy_items(held, ids - first, self._span, out)
+                    ids, out = np.ascontiguousarray(pairs[:, 1]), next(outs)[: len(pairs)]
+                    take_rows(held, ids, first, out)
                     elements = out.reshape(-1).view(np.uint8).view(dtype)
                     rows_out = elements.reshape(len(pairs), *self._output.shape[1:])
                     yield pairs[:, 0].astype(np.int64), rows_out
@@ -268,7 +268,7 @@ class _RowsInOrder:
         """Copy the rows from `first` up to `last`, behind those taken before, to the front of out.
 
         Returns:
-            Their words, flat.
+            The filled part of it.
         """
         while self._at < last:
             if not len(self._held):
@@ -278,7 +278,7 @@ class _RowsInOrder:
             if begin < end:
                 out[begin - first : end - first] = self._held[begin - self._at : end - self._at]
             self._held, self._at = self._held[end - self._at :], end
-        return out[: last - first].reshape(-1)
+        return out[: last - first]
 
     def close(self) -> None:
         """End the source's iterator."""

@@ -95,7 +95,7 @@ class RowOutput:
         return SpoolLimits(
             self.plan.ranges,
             self.plan.block_bytes,
-            self.memory_bytes // (4 if level else 2),
+            self.memory_bytes // 4 * (1 if level else 2),
             self.bucket_rows,
         )
 

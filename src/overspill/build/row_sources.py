@@ -76,7 +76,7 @@ class NpyRows:
     @property
     def dtype(self) -> str:
         """A name of `STORED_DTYPES`."""
-        return self.file.dtype.name
+        return self.file.type_name
 
     @property
     def row_shape(self) -> tuple[int, ...]:

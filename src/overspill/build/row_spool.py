@@ -27,9 +27,11 @@ from overspill.linux.blocks import finish_writeback, reserve_blocks, start_write
 Ids = npt.NDArray[np.int64]
 Words = npt.NDArray[Any]
 _PAGE = 4096
+_CACHE_LINE = 64
 _WINDOW_BYTES = 8 << 20
-_LARGEST_BLOCK_BYTES = 256 << 10
-_WIDEST_RANGE = 1 << 32
+_GOOD_BLOCK_BYTES, _LARGEST_BLOCK_BYTES = 128 << 10, 256 << 10
+_WIDEST_SHIFT = 32
+_CACHED_BYTES = 2 << 20
 _POSITION_BYTES = 4
 
 
@@ -106,7 +108,7 @@ class SpoolShape:
 
     Attributes:
         count: Number of positions.
-        width: Positions a range.
+        shift: A range has 2**shift positions.
         row_bytes: Bytes a row.
         capacity: Rows a block.
         block_bytes: Bytes a block, whole pages.
@@ -114,16 +116,21 @@ class SpoolShape:
     """
 
     count: int
-    width: int
+    shift: int
     row_bytes: int
     capacity: int
     block_bytes: int
     spare_blocks: int
 
     @property
+    def width(self) -> int:
+        """Positions a range."""
+        return 1 << self.shift
+
+    @property
     def ranges(self) -> int:
         """Number of ranges."""
-        return -(-self.count // self.width)
+        return _ranges(self.count, self.shift)
 
     @property
     def region_bytes(self) -> int:
@@ -143,12 +150,29 @@ class SpoolShape:
 
     @property
     def geometry(self) -> Geometry:
-        """What the kernels want to know."""
+        """How blocks lie in the file, for the kernels."""
+        return self._geometry(self.block_bytes)
+
+    @property
+    def staged_bytes(self) -> int:
+        """Bytes from one block to the next in the pool.
+
+        All blocks fill at about the same rate: at a distance of a power of two, what is written
+        next in each would fall into the same few lines of the processor's caches.
+        """
+        return self.block_bytes + _PAGE + _CACHE_LINE
+
+    @property
+    def staged_geometry(self) -> Geometry:
+        """How blocks lie in the pool, for the kernels."""
+        return self._geometry(self.staged_bytes)
+
+    def _geometry(self, stride: int) -> Geometry:
         word_bytes = word_dtype(self.row_bytes).itemsize
         return (
             self.capacity,
-            self.block_bytes // _POSITION_BYTES,
-            self.block_bytes // word_bytes,
+            stride // _POSITION_BYTES,
+            stride // word_bytes,
             self.first_row_byte // word_bytes,
         )
 
@@ -187,25 +211,38 @@ def shape_spool(count: int, row_bytes: int, limits: SpoolLimits) -> SpoolShape:
     record = row_bytes + _POSITION_BYTES
     least = _whole_pages(max(limits.least_block_bytes, record + 8))
     # A quarter more blocks than ranges, so that the writer has something to do.
-    most = max(2, min(limits.most_ranges, limits.pool_bytes * 4 // (5 * least)))
-    wanted = -(-count // limits.bucket_rows)
-    if wanted > most:
-        # Levels of equal fan-out leave both with large blocks.
-        wanted = min(most, int(wanted**0.5) + 1)
-    if count > wanted * _WIDEST_RANGE:
-        wanted = -(-count // _WIDEST_RANGE)
-    if wanted > most:
+    most = max(4, min(limits.most_ranges, limits.pool_bytes * 4 // (5 * least)))
+    shift = _shift(count, record, limits, most)
+    wanted = _ranges(count, shift)
+    if shift > _WIDEST_SHIFT:
         raise FormatError(f"{count} rows are more than can be put in order with this memory")
-    width = -(-count // wanted)
-    blocks = wanted + max(2, wanted // 4)
-    fitting = limits.pool_bytes // blocks // _PAGE * _PAGE
+    fitting = limits.pool_bytes * 4 // (5 * wanted) // _PAGE * _PAGE
     block_bytes = max(least, min(fitting, _LARGEST_BLOCK_BYTES))
-    capacity = (block_bytes - 8) // record
     # A block is no larger than its range.
-    capacity = min(capacity, width)
+    capacity = min((block_bytes - 8) // record, 1 << shift)
     block_bytes = _whole_pages(-(-_POSITION_BYTES * capacity // 8) * 8 + capacity * row_bytes)
     spare = max(2, min(limits.pool_bytes // block_bytes - wanted, wanted))
-    return SpoolShape(count, width, row_bytes, capacity, block_bytes, spare)
+    return SpoolShape(count, shift, row_bytes, capacity, block_bytes, spare)
+
+
+def _shift(count: int, record: int, limits: SpoolLimits, most: int) -> int:
+    bucket = max(1, limits.bucket_rows).bit_length() - 1
+    needed = _ranges(count, bucket)
+    if needed > most:
+        # Levels of equal fan-out leave both with large blocks; never all in one range.
+        shift = bucket + ((needed - 1).bit_length() + 1) // 2
+        while _ranges(count, shift) > most:
+            shift += 1
+        return shift
+    # Narrower ranges than memory asks for stay in the processor's caches while they are filled.
+    cheap = min(most, limits.pool_bytes * 4 // (5 * _GOOD_BLOCK_BYTES))
+    while record << bucket > _CACHED_BYTES and _ranges(count, bucket - 1) <= cheap:
+        bucket -= 1
+    return bucket
+
+
+def _ranges(count: int, shift: int) -> int:
+    return (count - 1 >> shift) + 1
 
 
 def most_block_bytes(row_bytes: int, limits: SpoolLimits) -> int:
@@ -259,7 +296,7 @@ class RowSpool:
     def __init__(self, path: Path, shape: SpoolShape) -> None:
         self.shape = shape
         blocks = shape.ranges + shape.spare_blocks
-        self._bytes = np.empty((blocks, shape.block_bytes), np.uint8)
+        self._bytes = np.empty((blocks, shape.staged_bytes), np.uint8)
         self._opened = np.arange(shape.ranges)
         self._fill = np.zeros(shape.ranges, np.int64)
         self._written = np.zeros(shape.ranges, np.int64)
@@ -297,9 +334,9 @@ class RowSpool:
         while at < len(positions):
             at = stage_rows(
                 (positions, rows, at),
-                (self.shape.width, self.shape.count),
+                (self.shape.shift, self.shape.count),
                 pool,
-                self.shape.geometry,
+                self.shape.staged_geometry,
                 tables,
                 self._state,
             )
@@ -355,7 +392,8 @@ class RowSpool:
             rows = self.shape.capacity if counts is None else int(counts[place])
             before = int(self._written[index])
             if before + rows > self._room(index):
-                self._surplus = Slots(self._bytes[block].copy(), rows, self.shape)
+                data = self._bytes[block, : self.shape.block_bytes].copy()
+                self._surplus = Slots(data, rows, self.shape)
                 self.overfull = index
                 break
             self._written[index] += rows
