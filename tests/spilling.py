@@ -9,6 +9,7 @@ import pytest
 
 import overspill as ov
 from overspill.storage.workspace import leave_runs
+from overspill.tensors import headroom
 
 
 @pytest.fixture
@@ -26,6 +27,12 @@ def no_spill_dir() -> Iterator[None]:
     with ov.settings(spill_dir=None, min_bytes=None):
         yield
         leave_runs()
+
+
+@pytest.fixture
+def empty_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process seems to hold no memory, so that a limit on memory is what is left of it."""
+    monkeypatch.setattr(headroom, "held_memory_bytes", lambda: 0)
 
 
 def spill_files(place: Path) -> list[Path]:

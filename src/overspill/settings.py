@@ -46,8 +46,11 @@ class Settings:
         random_access_reserve_bytes: Memory left free beside a randomly written tensor, and beside a
             loader.
         shm_reserve_bytes: Room left free in /dev/shm.
-        disk_limit_bytes: The most that the spill files of one run may hold.
-        memory_limit_bytes: The most memory that planning may count on.
+        disk_limit_bytes: The most that the spill files of one run and its batches in files may hold
+            together, over all its processes.
+        memory_limit_bytes: The most anonymous and shared memory that a process which plans, with
+            the workers it starts, may come to; what it holds already counts. For a build, the
+            memory of its own process.
         spill_batches: Whether DataLoader batches that do not fit /dev/shm go through files.
         allow_cow_disk: Whether a copy-on-write disk, whose reservations may fail, is accepted.
     """

@@ -207,7 +207,7 @@ def test_unmeasurable_memory_stands_against_nothing(
     def unknown() -> int:
         raise UnavailableError("cannot be read")
 
-    monkeypatch.setattr("overspill.tensors.spill.available_memory_bytes", unknown)
+    monkeypatch.setattr("overspill.tensors.headroom.available_memory_bytes", unknown)
     large = torch.zeros(9 << 20, dtype=torch.uint8)
     assert torch.equal(ov.spill_tensor_to_disk(large, required=True), large)
     with ov.settings(min_bytes=None):

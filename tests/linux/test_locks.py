@@ -12,7 +12,7 @@ import pytest
 
 from overspill.errors import UnavailableError
 from overspill.linux import locks
-from overspill.linux.locks import lock_exclusive, lock_shared, unlock
+from overspill.linux.locks import lock_exclusive, lock_shared, mark_span, marked_bytes, unlock
 
 
 @pytest.fixture
@@ -79,3 +79,63 @@ def test_a_system_without_flock_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(locks, "fcntl", None)
     with pytest.raises(UnavailableError, match="flock"):
         lock_exclusive(0)
+
+
+class TestMarks:
+    PLACE = (1 << 60) + 4711
+
+    def test_a_mark_lives_as_long_as_its_opening_in_any_process(
+        self, holders: tuple[int, int]
+    ) -> None:
+        copy = os.dup(holders[0])
+        assert mark_span(copy, self.PLACE, 100)
+        assert marked_bytes(self.PLACE) == 100
+        wakes, sleeps = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(sleeps)
+            os.read(wakes, 1)
+            os._exit(0)
+        # The fixture closes the other copy of this opening too late to tell.
+        os.dup2(holders[1], holders[0])
+        os.close(copy)
+        try:
+            assert marked_bytes(self.PLACE) == 100  # the child's
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            os.close(wakes)
+            os.close(sleeps)
+        assert marked_bytes(self.PLACE) == 0
+
+    def test_marks_keep_nobody_out_and_add_up_by_place(self, tmp_path: Path) -> None:
+        with (tmp_path / "a").open("w+b") as one, (tmp_path / "b").open("w+b") as other:
+            assert mark_span(one.fileno(), self.PLACE, 3) and lock_exclusive(one.fileno())
+            assert mark_span(other.fileno(), self.PLACE, 1 << 40)
+            assert mark_span(other.fileno(), self.PLACE - 7, 1)
+            assert marked_bytes(self.PLACE) == 3 + (1 << 40)
+            assert marked_bytes(self.PLACE - 7) == 1
+        assert marked_bytes(self.PLACE) == 0
+
+    def test_where_there_are_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert marked_bytes(self.PLACE, proc=tmp_path) == 0
+        with (tmp_path / "a").open("w+b") as file:
+            monkeypatch.setattr(locks.fcntl, "fcntl", _refuses)
+            assert not mark_span(file.fileno(), self.PLACE, 3)
+            monkeypatch.setattr(locks, "fcntl", None)
+            assert not mark_span(file.fileno(), self.PLACE, 3)
+
+    def test_an_entry_that_a_page_of_the_list_skipped_is_found_by_the_next_look(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        entry = "{}: OFDLCK ADVISORY  READ -1 fe:00:{} 5 {}\n"
+        waiting = (
+            "1: -> OFDLCK ADVISORY  READ -1 fe:00:9 5 99\n2: FLOCK ADVISORY READ 7 0:1:2 5 EOF\n"
+        )
+        pages = [entry.format(1, 1, 9), waiting + entry.format(1, 1, 9) + entry.format(2, 2, 14)]
+        monkeypatch.setattr(Path, "read_text", lambda self: pages.pop(0))
+        assert marked_bytes(5, proc=tmp_path) == 5 + 10
+
+
+def _refuses(*_arguments: object) -> None:
+    raise OSError(errno.EINVAL, "Invalid argument")

@@ -51,7 +51,7 @@ def answer(received: Any, answers: Any) -> None:
         files = {tensor.untyped_storage().filename for tensor in tensors} - {None}
         maps = {path: mappings_of(path) for path in files}
         answers.put(("got", [described(tensor) for tensor in tensors], maps))
-    except OSError as error:
+    except (OSError, TypeError) as error:
         answers.put(("error", type(error).__name__, str(error)))
 
 

@@ -267,6 +267,30 @@ def test_a_users_own_mapping_crosses_by_path_while_spilling_is_on(
     assert (kind, name) == ("error", "StaleFileError")
 
 
+def test_a_users_private_mapping_arrives_through_a_queue(
+    strategy: str, tmp_path: Path, no_spill_dir: None
+) -> None:
+    """torch's own reducer fails in the feeder thread, and the receiver waits for ever."""
+    path = tmp_path / "own"
+    path.write_bytes(torch.arange(20.0).numpy().tobytes())
+    tensor = torch.from_file(str(path), shared=False, size=20)
+    kind, told, _maps = exchange("spawn", [tensor[5:]])
+    assert kind == "got"
+    assert_same(told[0], torch.arange(20.0)[5:])
+
+
+def test_a_users_shared_mapping_is_refused_while_spilling_is_off(
+    tmp_path: Path, no_spill_dir: None
+) -> None:
+    path = tmp_path / "own"
+    path.write_bytes(bytes(80))
+    tensor = torch.from_file(str(path), shared=True, size=20)
+    with pytest.raises(UnsupportedTensorError, match="OVERSPILL_DIR"):
+        ForkingPickler.dumps(tensor)
+    kind, name, text = exchange("spawn", [tensor])  # in the feeder thread: no hang
+    assert (kind, name) == ("error", "UnsupportedTensorError") and str(path) in text
+
+
 def test_a_users_own_mapping_that_lost_its_name_is_refused(tmp_path: Path, spill_dir: Path) -> None:
     path = tmp_path / "own"
     path.write_bytes(bytes(80))

@@ -18,9 +18,9 @@ from confined import PythonResult, make_cold
 from overspill.errors import InputError, NoRoomError, SettingsError, StaleFileError
 from overspill.graph.dataset import open_dataset
 from overspill.linux.cache import cached_bytes
-from overspill.linux.processes import process_memory
 from overspill.pyg import NeighborLoader
 from overspill.settings import settings
+from overspill.tensors.headroom import held_memory_bytes
 from small_graphs import SmallGraph, compress, full_neighborhood, random_graph, write_graph
 
 
@@ -232,7 +232,7 @@ def test_no_room_is_told_before_workers_start(tmp_path: Path) -> None:
     random_graph(tmp_path)
     ds = open_dataset(tmp_path)
     # Room for the batches, an eighth kept free, and none for two more processes.
-    limit = (process_memory().anon_bytes + (64 << 20)) * 8 // 7
+    limit = (held_memory_bytes() + (64 << 20)) * 8 // 7
     with pytest.raises(NoRoomError, match=r"batch_size.*num_workers=0"):
         NeighborLoader(ds, [3], num_workers=2, memory_limit=limit)
     with settings(memory_limit_bytes="64MiB"), pytest.raises(NoRoomError, match="a limit of"):

@@ -4,6 +4,7 @@ import pytest
 
 import overspill as ov
 from overspill.pyg import projection
+from overspill.tensors import headroom
 
 GIB = 1 << 30
 
@@ -11,7 +12,8 @@ GIB = 1 << 30
 @pytest.fixture(autouse=True)
 def large_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """1 TiB of memory, nothing reserved by the environment."""
-    monkeypatch.setattr(projection, "binding_memory_group", lambda: None)
+    monkeypatch.setattr(headroom, "binding_memory_group", lambda: None)
+    monkeypatch.setattr(headroom, "physical_memory_bytes", lambda: 1024 * GIB)
     monkeypatch.setattr(projection, "available_memory_bytes", lambda: 1024 * GIB)
     for name in (
         "OVERSPILL_RANDOM_ACCESS_RESERVE_BYTES",

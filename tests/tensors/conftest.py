@@ -1,5 +1,5 @@
 from __future__ import annotations
 
-from spilling import no_spill_dir, spill_dir
+from spilling import empty_process, no_spill_dir, spill_dir
 
-__all__ = ["no_spill_dir", "spill_dir"]
+__all__ = ["empty_process", "no_spill_dir", "spill_dir"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -15,10 +16,16 @@ from torch.utils.data._utils import worker
 
 import overspill as ov
 from confined import PythonResult
-from overspill.errors import DiskRefusedError, NoRoomError, SpillDirError
+from overspill.errors import (
+    DiskRefusedError,
+    NoRoomError,
+    SpillDirError,
+    UnsupportedTensorError,
+)
 from overspill.settings import current_settings
-from overspill.tensors import batches, in_flight
+from overspill.tensors import batches, headroom, in_flight, rooms
 from overspill.tensors.batches import allocate_in_worker
+from overspill.tensors.shared_memory import SHARED_MEMORY, SharedSegment
 from spilling import open_descriptors
 
 MIB = 1 << 20
@@ -40,19 +47,91 @@ def strategy(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture
+def by_name() -> Iterator[None]:
+    before = mp.get_sharing_strategy()
+    mp.set_sharing_strategy("file_system")
+    yield
+    mp.set_sharing_strategy(before)
+
+
+@pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> None:
     """/dev/shm has room for the smallest tensors alone."""
-    monkeypatch.setattr(in_flight, "free_disk_bytes", lambda _path: 4096)
+    monkeypatch.setattr(rooms, "free_disk_bytes", lambda _path: 4096)
 
 
 def in_file(tensor: torch.Tensor) -> bool:
-    return in_flight._NAMELESS.holds(tensor.untyped_storage())
+    """Whether it lies in a nameless file on a disk."""
+    if not tensor.is_shared():
+        return False
+    return status(tensor).st_dev != Path(SHARED_MEMORY).stat().st_dev
 
 
-def test_what_fits_is_shared_memory(as_worker: None, strategy: str, spill_dir: Path) -> None:
+def status(tensor: torch.Tensor) -> os.stat_result:
+    """What is beneath a shared tensor; one that torch shares by name is copied by the question."""
+    return os.fstat(tensor.untyped_storage()._share_fd_cpu_()[0])
+
+
+def names() -> set[str]:
+    return {path.name for path in Path(SHARED_MEMORY).iterdir()}
+
+
+def test_what_fits_is_shared_memory_without_a_name(
+    as_worker: None, strategy: str, spill_dir: Path
+) -> None:
+    before = names()
     with ov.spill_batches():
-        tensor = allocate_in_worker((3, 5), torch.int32)
-    assert tensor.shape == (3, 5) and tensor.is_shared() and not in_file(tensor)
+        tensor = allocate_in_worker((3, 50_000), torch.int32)
+        assert tensor.shape == (3, 50_000) and tensor.is_shared() and not in_file(tensor)
+        assert names() == before and status(tensor).st_nlink == 0
+        tensor.copy_(torch.arange(150_000).view(3, 50_000))
+        back = ForkingPickler.loads(ForkingPickler.dumps(tensor))
+    assert names() == before and status(back).st_nlink == 0
+    assert torch.equal(back, torch.arange(150_000).view(3, 50_000))
+    back[0, 0] = 7
+    assert int(tensor[0, 0]) == 7  # one memory, no copy
+
+
+def test_shared_by_name_the_small_go_as_bytes_and_take_no_descriptor(
+    as_worker: None, by_name: None, spill_dir: Path
+) -> None:
+    """They may be many, which is why somebody shares by name."""
+    with ov.spill_batches():
+        before, descriptors = names(), open_descriptors()
+        made = [allocate_in_worker((100,), torch.float64).fill_(n) for n in range(50)]
+        made.append(torch.arange(8192, dtype=torch.float64)[::2])  # of 64 KiB: the largest
+        back = ForkingPickler.loads(ForkingPickler.dumps(made))
+    assert all(torch.equal(mine, its) for mine, its in zip(made, back, strict=True))
+    assert back[-1].stride() == (2,) and not back[-1].is_shared()
+    assert names() == before and open_descriptors() == descriptors
+    for tensor in (back[0], made[0], made[-1]):
+        tensor.resize_(10_000).fill_(1)  # memory like any other
+
+
+def test_off_and_shared_by_name_nothing_has_a_name_either(
+    as_worker: None, by_name: None, no_spill_dir: None
+) -> None:
+    """As Overspill's own loader makes its batches."""
+    before = names()
+    made = allocate_in_worker((1000,), torch.int16).fill_(5)
+    back = ForkingPickler.loads(ForkingPickler.dumps(made))
+    assert made.is_shared() and torch.equal(back, made) and names() == before
+
+
+def test_room_that_vanishes_meanwhile_leaves_no_name(
+    as_worker: None, strategy: str, spill_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(segment: SharedSegment, _offset: int, nbytes: int) -> None:
+        raise NoRoomError("gone meanwhile", needed_bytes=nbytes)
+
+    monkeypatch.setattr(SharedSegment, "reserve", gone)
+    with ov.spill_batches():
+        before, descriptors = names(), open_descriptors()
+        assert in_file(allocate_in_worker((100_000,), torch.float32))
+    with pytest.raises(NoRoomError, match="gone meanwhile") as caught:
+        allocate_in_worker((100_000,), torch.float32)
+    del caught
+    assert names() == before and open_descriptors() == descriptors
 
 
 def test_what_does_not_fit_is_a_nameless_file(
@@ -91,17 +170,22 @@ def test_views_nested_and_empty_tensors_arrive(
     assert torch.equal(back["a"][1], sent["a"][1]) and int(back["b"]) == 4
 
 
-def test_another_process_was_faster(
+def test_where_no_segment_can_be_made_torch_makes_it(
+    as_worker: None, strategy: str, spill_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_flight, "open_segment", lambda nbytes, by_descriptor: None)
+    with ov.spill_batches():
+        made = allocate_in_worker((100_000,), torch.float32).fill_(2)
+        back = ForkingPickler.loads(ForkingPickler.dumps(made))
+    assert made.is_shared() and torch.equal(back, made)
+
+
+def test_no_shared_memory_at_all_is_no_room(
     as_worker: None, spill_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def gone(nbytes: int) -> torch.UntypedStorage:
-        raise NoRoomError("gone meanwhile", needed_bytes=nbytes)
-
-    monkeypatch.setattr(in_flight, "shared_storage", gone)
+    monkeypatch.setattr(rooms, "is_mounted", lambda: False)
     with ov.spill_batches():
-        assert in_file(allocate_in_worker((1000,), torch.float32))
-    with pytest.raises(NoRoomError, match="gone meanwhile"):
-        allocate_in_worker((1000,), torch.float32)
+        assert in_file(allocate_in_worker((100_000,), torch.float32))
 
 
 def test_off_it_fits_or_is_an_error_that_says_what_to_do(
@@ -129,7 +213,7 @@ def test_what_memory_does_not_hold_is_a_nameless_file(
     as_worker: None, spill_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of four workers may take an eighth: as much again is left to all of them."""
-    monkeypatch.setattr(in_flight, "available_memory_bytes", lambda: 8 * MIB)
+    monkeypatch.setattr(headroom, "available_memory_bytes", lambda: 8 * MIB)
     with ov.settings(shm_reserve_bytes=0), ov.spill_batches():
         assert not in_file(allocate_in_worker((MIB,), torch.uint8))
         assert in_file(allocate_in_worker((MIB + 1,), torch.uint8))
@@ -195,6 +279,46 @@ def test_a_file_that_cannot_be_mapped_is_given_back(
     }
     result = run_python(NO_ADDRESS_SPACE, env=env).check()
     assert result.stdout.splitlines() == ["True 0"] * 3
+
+
+class TestAUsersOwnMapping:
+    """torch would fail to send it in the feeder thread, where nobody sees it."""
+
+    @pytest.fixture(params=[False, True], ids=["parent", "worker"])
+    def sender(self, request: pytest.FixtureRequest) -> None:
+        if request.param:
+            request.getfixturevalue("as_worker")
+
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        path = tmp_path / "own"
+        path.write_bytes(bytes(range(256)) * 400)
+        return path
+
+    @pytest.mark.parametrize("spilled", [False, True])
+    def test_a_private_one_arrives_as_a_copy(
+        self, sender: None, spilled: bool, strategy: str, path: Path, spill_dir: Path
+    ) -> None:
+        held = torch.from_file(str(path), shared=False, size=102_400, dtype=torch.uint8)
+        with ov.settings(spill_batches=spilled):
+            back = ForkingPickler.loads(ForkingPickler.dumps(held[7:]))
+        assert torch.equal(back, held[7:]) and back.storage_offset() == 7
+        back.fill_(0)
+        assert path.read_bytes()[8] == 8
+        # By name torch moves the storage itself, as it does with all others.
+        assert int(held[8]) == (8 if strategy == "file_descriptor" else 0)
+
+    def test_a_shared_one_goes_by_path_or_is_refused_at_the_send(
+        self, sender: None, path: Path, spill_dir: Path
+    ) -> None:
+        held = torch.from_file(str(path), shared=True, size=102_400, dtype=torch.uint8)
+        assert torch.equal(ForkingPickler.loads(ForkingPickler.dumps(held)), held)
+        with (
+            ov.settings(spill_dir=None),
+            pytest.raises(UnsupportedTensorError, match="OVERSPILL_DIR") as caught,
+        ):
+            ForkingPickler.dumps(held)
+        assert str(path) in str(caught.value)
 
 
 class TestTheSpan:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import mmap
 from collections.abc import Callable
 from dataclasses import fields
@@ -99,3 +100,23 @@ def test_a_real_limit_is_the_one_reported(run_python: Callable[..., Any]) -> Non
     """
     result = run_python(script, limit_bytes=512 * MIB).check()
     assert result.stdout.split() == [str(512 * MIB), "True", "True"]
+
+
+@pytest.mark.parametrize("ask", ["memory_report", "available_memory_bytes"])
+def test_without_a_descriptor_left_the_error_says_so(
+    ask: str, run_python: Callable[..., Any]
+) -> None:
+    script = """
+    import os, resource, sys
+    import overspill as ov
+    ask = getattr(ov, sys.argv[1])
+    ask()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+    try:
+        ask()
+    except RuntimeError as error:
+        print(error.errno, error)
+    """
+    number, _, told = run_python(script, arguments=[ask]).check().stdout.partition(" ")
+    assert int(number) == errno.EMFILE
+    assert "Too many open files" in told and "ulimit -n" in told

@@ -14,7 +14,7 @@ import torch
 import overspill as ov
 from overspill.errors import InputError, NoRoomError, UnavailableError, UnsupportedTensorError
 from overspill.linux import libc
-from overspill.tensors import preshared, rooms
+from overspill.tensors import headroom, preshared, rooms
 from overspill.tensors.dtypes import MAPPABLE_DTYPES
 from overspill.tensors.shared_memory import SHARED_MEMORY
 from spilling import spill_files
@@ -148,7 +148,7 @@ def test_the_reserves_stay_free(spill_dir: Path) -> None:
     assert plan.home == "disk" and "/dev/shm has" in plan.reason
 
 
-def test_a_memory_limit_set_by_the_user_binds(shared_only: None) -> None:
+def test_a_memory_limit_set_by_the_user_binds(shared_only: None, empty_process: None) -> None:
     with ov.settings(memory_limit_bytes=999):
         assert ov.plan_placement(999, torch.uint8).home == "shm"
         with pytest.raises(NoRoomError, match="999 B of memory can still be had") as caught:
@@ -206,13 +206,13 @@ def test_room_that_vanishes_is_no_room(
 
 class TestRooms:
     def test_what_cannot_be_measured_stands_against_nothing(
-        self, no_spill_dir: None, monkeypatch: pytest.MonkeyPatch
+        self, no_spill_dir: None, empty_process: None, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def unknown(*_path: object) -> int:
             raise UnavailableError("cannot be asked")
 
         monkeypatch.setattr(rooms, "free_disk_bytes", unknown)
-        monkeypatch.setattr(rooms, "available_memory_bytes", unknown)
+        monkeypatch.setattr(headroom, "available_memory_bytes", unknown)
         found = rooms.measured_rooms()
         assert (found.shm_bytes, found.memory_bytes) == (None, None)
         with ov.settings(min_bytes=1):
@@ -226,11 +226,13 @@ class TestRooms:
             plan = ov.plan_placement(10, torch.uint8)
         assert plan.home == "none" and "there is no /dev/shm" in plan.reason
 
-    def test_the_defaults(self, no_spill_dir: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_defaults(
+        self, no_spill_dir: None, empty_process: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(rooms, "free_disk_bytes", lambda path: 50 << 20)
         monkeypatch.setattr(rooms, "total_disk_bytes", lambda path: 64 << 20)
-        monkeypatch.setattr(rooms, "available_memory_bytes", lambda: 1 << 30)
-        monkeypatch.setattr(rooms, "binding_memory_group", lambda: None)
+        monkeypatch.setattr(headroom, "available_memory_bytes", lambda: 1 << 30)
+        monkeypatch.setattr(headroom, "binding_memory_group", lambda: None)
         with ov.settings(memory_limit_bytes=800 << 20):
             found = rooms.measured_rooms()
         assert found.shm_bytes == 50 << 20 and found.shm_reserve_bytes == 8 << 20

@@ -36,6 +36,11 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(share_in_place, "PIECE_BYTES", 8192)
 
 
+def shm_used() -> int:
+    held = os.statvfs(SHARED_MEMORY)
+    return (held.f_blocks - held.f_bfree) * held.f_frsize
+
+
 class GltRangeBook:
     """What graphlearn_torch's range book looks like from outside."""
 
@@ -143,7 +148,32 @@ class TestShareMemory:
         with ov.settings(shm_reserve_bytes=room - 8000):
             ov.share_memory(held)
 
-    def test_it_raises_before_it_overruns_memory(self) -> None:
+    def test_a_mapping_that_contains_itself_is_gone_through_once(self) -> None:
+        inner: dict[str, Any] = {"a": torch.ones(10)}
+        outer = {"inner": inner, "again": inner, "b": torch.ones(3)}
+        inner["outer"] = outer
+        ov.share_memory(outer)
+        assert inner["a"].is_shared() and outer["b"].is_shared()
+
+    def test_memory_that_its_owner_keeps_adds_up(self, empty_process: None) -> None:
+        """numpy's stays where it is, one beside the other; torch's goes as it is copied."""
+        arrays = [np.zeros(1000, np.float32) for _ in range(3)]
+        wrapped = {str(n): torch.from_numpy(array) for n, array in enumerate(arrays)}
+        own = torch.ones(500)
+        with (
+            ov.settings(memory_limit_bytes=13_999),
+            pytest.raises(NoRoomError, match="on its way") as caught,
+        ):
+            ov.share_memory({**wrapped, "own": own})
+        assert (caught.value.needed_bytes, caught.value.available_bytes) == (14_000, 13_999)
+        assert not own.is_shared() and not wrapped["0"].is_shared()
+        with ov.settings(memory_limit_bytes=4000):
+            ov.share_memory({str(n): torch.ones(1000) for n in range(3)})
+        with ov.settings(memory_limit_bytes=14_000):
+            ov.share_memory({**wrapped, "own": own})
+        assert wrapped["2"].is_shared()
+
+    def test_it_raises_before_it_overruns_memory(self, empty_process: None) -> None:
         tensor = torch.ones(1000)
         with (
             ov.settings(memory_limit_bytes=3999),
@@ -290,6 +320,34 @@ class TestForIpc:
         source = torch.ones(100)
         found = ov.share_memory_for_ipc({1: source})
         assert found[1].is_shared() and found[1].data_ptr() != source.data_ptr()
+
+    @pytest.mark.parametrize("min_bytes", [1000, 1 << 30])
+    def test_what_is_tied_is_stored_once_and_stays_tied(
+        self, min_bytes: int, spill_dir: Path
+    ) -> None:
+        weight = torch.arange(1000.0).view(20, 50)
+        tensors = {
+            "none": None,
+            "row": weight[3],
+            "weight": weight,
+            "again": weight,
+            "turned": weight.t(),
+            "other": torch.zeros(20, 50),
+        }
+        used = shm_used()
+        with ov.settings(min_bytes=min_bytes):
+            found = ov.share_memory_for_ipc(tensors)
+        assert list(found) == list(tensors) and found["none"] is None
+        for name, tensor in tensors.items():
+            assert tensor is None or torch.equal(found[name], tensor)
+        assert not weight.is_shared()
+        if min_bytes == 1000:
+            assert sum(file.stat().st_size for file in spill_files(spill_dir)) == 8000
+        else:
+            assert shm_used() - used == 2 * 4096
+        found["weight"][3, 0] = -1
+        assert float(found["row"][0]) == float(found["turned"][0, 3]) == -1
+        assert found["again"] is found["weight"] and float(found["other"].sum()) == 0
 
     def test_no_room_leaves_no_file(self, spill_dir: Path) -> None:
         held = {"large": torch.ones(1000), "small": torch.ones(10)}

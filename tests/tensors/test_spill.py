@@ -21,7 +21,7 @@ from overspill.errors import (
     UnsupportedTensorError,
 )
 from overspill.storage.workspace import leave_runs
-from overspill.tensors import spill
+from overspill.tensors import headroom
 from overspill.tensors.dtypes import MAPPABLE_DTYPES
 from overspill.tensors.layouts import bytes_of
 from spilling import open_descriptors, spill_files
@@ -156,9 +156,9 @@ def test_the_setting_is_read_at_each_use(tmp_path: Path, no_spill_dir: None) -> 
 
 
 def test_the_default_threshold_follows_the_headroom(
-    spill_dir: Path, monkeypatch: pytest.MonkeyPatch
+    spill_dir: Path, empty_process: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spill, "available_memory_bytes", lambda: 16 * 4000)
+    monkeypatch.setattr(headroom, "available_memory_bytes", lambda: 16 * 4000)
     with ov.settings(min_bytes=None):
         assert ov.spill_tensor_to_disk(torch.ones(999)) is None
         assert ov.spill_tensor_to_disk(torch.ones(1000)) is not None
@@ -284,6 +284,6 @@ def test_big_tensors_are_written_behind_and_small_ones_stay_cached(
 ) -> None:
     source = torch.arange(5 << 18, dtype=torch.int64)  # 10 MiB: more than one window
     for available in (1 << 20, 1 << 40):
-        monkeypatch.setattr(spill, "available_memory_bytes", lambda n=available: n)
+        monkeypatch.setattr(headroom, "available_memory_bytes", lambda n=available: n)
         spilled = ov.spill_tensor_to_disk(source.view(-1, 4).t(), required=True)
         assert torch.equal(spilled, source.view(-1, 4).t())

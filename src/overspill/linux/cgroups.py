@@ -11,6 +11,7 @@ pages under write-back and shmem are not free to take and do not. Every reader t
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from overspill.errors import UnavailableError
 from overspill.linux.mounts import Mount, read_mounts
+from overspill.linux.remedies import OPEN_FILES
 
 PROC = Path("/proc")
 # v1 writes "no limit" as the largest page count in bytes, which depends on the page size.
@@ -255,7 +257,17 @@ def _quota(directory: Path) -> float | None:
 def _system_available(proc: Path) -> int:
     path = proc / "meminfo"
     found = {}
-    for line in (_text(path) or "").splitlines():
+    try:
+        text = path.read_text(errors="replace")
+    except OSError as error:
+        number = error.errno or errno.EIO
+        raise UnavailableError(
+            f"the system's available memory cannot be read: {os.strerror(number)}",
+            path=str(path),
+            errno=number,
+            remedy=OPEN_FILES.get(number, "mount /proc, and let it be read"),
+        ) from error
+    for line in text.splitlines():
         name, _, rest = line.partition(":")
         words = rest.split()
         if words and words[0].isdigit():
@@ -265,9 +277,9 @@ def _system_available(proc: Path) -> int:
     if "MemFree" in found:  # before Linux 3.14
         return found["MemFree"] + found.get("Cached", 0) - found.get("Shmem", 0)
     raise UnavailableError(
-        "the system's available memory cannot be read",
+        "the system does not tell its available memory",
         path=str(path),
-        remedy="give a memory limit explicitly",
+        remedy="run where /proc/meminfo has MemAvailable",
     )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from overspill.errors import UnavailableError
 from overspill.linux import libc
+from overspill.linux.remedies import OPEN_FILES
 
 PROC = Path("/proc")
 _MEMORY = frozenset({"tmpfs", "ramfs", "hugetlbfs", "devtmpfs"})
@@ -207,7 +208,7 @@ def _unasked(error: OSError, place: Path) -> UnavailableError:
         f"the file system cannot be asked: {os.strerror(number)}",
         path=str(place),
         errno=number,
-        remedy="choose another directory",
+        remedy=OPEN_FILES.get(number, "choose another directory"),
     )
 
 

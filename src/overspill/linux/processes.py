@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Literal
 import psutil
 
 from overspill.errors import UnavailableError
-from overspill.linux.paths import require_path
+from overspill.linux.remedies import OPEN_FILES
 
 PROC = Path("/proc")
+_REMEDIES = {**OPEN_FILES, errno.ENOENT: "the process has ended, or /proc is not mounted"}
 
 
 @dataclass(frozen=True)
@@ -127,11 +129,8 @@ def maps_path(path: str | Path, *, proc: Path = PROC) -> bool:
     Returns:
         False also where the kernel's list cannot be read, and where another file stands at the
         path now that is not mapped.
-
-    Raises:
-        InputError: The path is none, or holds a NUL byte.
     """
-    place = os.path.realpath(require_path(path))
+    place = os.path.realpath(path)
     try:
         held: os.stat_result | None = os.stat(place)  # noqa: PTH116 - realpath gave text
     except OSError:
@@ -195,8 +194,12 @@ def _fields(path: Path) -> dict[str, int]:
     try:
         text = path.read_text(errors="replace")
     except OSError as error:
+        number = error.errno or errno.EIO
         raise UnavailableError(
-            "the process cannot be looked at", path=str(path), errno=error.errno
+            f"the process cannot be looked at: {os.strerror(number)}",
+            path=str(path),
+            errno=number,
+            remedy=_REMEDIES.get(number, "let it read /proc (mounted, and without hidepid)"),
         ) from error
     found = {}
     for line in text.splitlines():

@@ -87,10 +87,10 @@ class LoaderRoom:
     """What there is, as measured before the workers start.
 
     Attributes:
-        base_bytes: Anonymous memory of this process now.
+        base_bytes: Anonymous and shared memory of this process now.
         available_bytes: What can still be allocated on this machine, in this memory group.
-        limit_bytes: The most that this process and its workers may hold together; None for no
-            limit beside `available_bytes`.
+        limit_bytes: The most anonymous and shared memory that this process and its workers may hold
+            together; None for no limit beside `available_bytes`.
         reserve_bytes: Left for the model, its activations and the page cache.
         shm_bytes: Free in /dev/shm, its reserve already taken off; None where it cannot be told.
     """

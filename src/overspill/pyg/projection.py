@@ -8,24 +8,21 @@ from dataclasses import replace
 
 import numpy as np
 
-from overspill.errors import NoRoomError, SettingsError, UnavailableError
+from overspill.errors import NoRoomError, SettingsError
 from overspill.graph.dataset import Dataset
 from overspill.graph.sampler import SampleLimit
 from overspill.graph.streams import stream_key
-from overspill.linux.cgroups import available_memory_bytes, binding_memory_group
-from overspill.linux.mounts import free_disk_bytes, total_disk_bytes
-from overspill.linux.processes import process_memory
+from overspill.linux.cgroups import available_memory_bytes
 from overspill.placement.loader import LoaderDemand, LoaderPlan, LoaderRoom, plan_loader
 from overspill.pyg.seeds import BatchRequest
 from overspill.settings import current_settings
-from overspill.tensors.shared_memory import SHARED_MEMORY
+from overspill.tensors.headroom import held_memory_bytes, memory_reserve
+from overspill.tensors.rooms import shared_memory_room
 from overspill.units import format_bytes, parse_bytes
 
 logger = logging.getLogger("overspill")
 PROBED_BATCHES = 4
 PROBE_MARGIN = 1.5
-_LARGEST_RESERVE_BYTES = 16 << 30
-_LARGEST_SHM_RESERVE_BYTES = 2 << 30
 _SAMPLED_BYTES = 128  # of sampler memory, a node or an edge, rounded up
 
 
@@ -41,20 +38,14 @@ def measure_room(memory_limit: str | int | None) -> LoaderRoom:
     """
     held = current_settings()
     limit = held.memory_limit_bytes if memory_limit is None else _parsed(memory_limit)
-    base, available = process_memory().anon_bytes, available_memory_bytes()
-    reserve = held.random_access_reserve_bytes
-    if reserve is None:
-        group = binding_memory_group()
-        ceiling = group.limit_bytes if group and group.limit_bytes else base + available
-        reserve = min(min(limit or ceiling, ceiling) // 8, _LARGEST_RESERVE_BYTES)
     spilled = held.spill_batches and held.spill_dir is not None
     return LoaderRoom(
-        base_bytes=base,
-        available_bytes=available,
+        base_bytes=held_memory_bytes(),
+        available_bytes=available_memory_bytes(),
         limit_bytes=limit,
-        reserve_bytes=reserve,
+        reserve_bytes=memory_reserve(held, limit),
         # Batches that do not fit there are spilled, so it does not bound what is in flight.
-        shm_bytes=None if spilled else _shared_memory_bytes(held.shm_reserve_bytes),
+        shm_bytes=None if spilled else shared_memory_room(held).spare_bytes,
     )
 
 
@@ -141,13 +132,3 @@ def _parsed(memory_limit: str | int) -> int:
             f"memory_limit={memory_limit!r} is not a size",
             remedy='write it like "2GiB" or 1073741824',
         ) from error
-
-
-def _shared_memory_bytes(reserve: int | None) -> int | None:
-    try:
-        total, free = total_disk_bytes(SHARED_MEMORY), free_disk_bytes(SHARED_MEMORY)
-    except UnavailableError:
-        return None  # a mount that cannot be inspected does not block
-    if reserve is None:
-        reserve = min(total // 8, _LARGEST_SHM_RESERVE_BYTES)
-    return max(free - reserve, 0)

@@ -2,7 +2,11 @@
 
 What is on its way from one process to another goes here: whichever of them is killed, the kernel
 frees the blocks with the last descriptor and mapping, so that nothing is ever left to clean up, and
-no run or lease is needed. Its pages may never reach the device, if they are taken in soon enough.
+no lease is needed. Under a disk limit they count among the files of the run, by the kernel's own
+account (see `overspill.linux.locks`). Its pages may never reach the device, if they are taken in
+soon enough.
+
+Limit: the account is this machine's; what the run's processes hold on another one is not seen.
 """
 
 from __future__ import annotations
@@ -15,7 +19,13 @@ from pathlib import Path
 
 from overspill.linux.blocks import reserve_blocks
 from overspill.storage.spill_dirs import require_spill_dir, unusable
-from overspill.storage.spill_files import refused_file, require_floor, require_within_limit
+from overspill.storage.spill_files import (
+    count_nameless,
+    create_spill_file,
+    refused_file,
+    require_floor,
+    within_limit,
+)
 from overspill.storage.workspace import join_run
 
 # From a file system without O_TMPFILE, and from a kernel that does not know the flag.
@@ -34,8 +44,9 @@ def open_nameless_file(
     Args:
         spill_dir: The spill directory; made if missing.
         nbytes: The size, at least 1.
-        disk_limit_bytes: What the run's named files and this one together may hold; other nameless
-            files are not counted. None is no limit.
+        disk_limit_bytes: What all files of the run may hold together, over all its processes: its
+            named ones, and the nameless ones made under a limit, for as long as any process has
+            them open or mapped. None is no limit, and leaves the new one uncounted.
         allow_cow_disk: Accept a copy-on-write disk, whose reservations may fail later.
 
     Returns:
@@ -46,8 +57,16 @@ def open_nameless_file(
         DiskRefusedError: The disk, its floor or the limit stands against it; nothing is left.
     """
     _usable(spill_dir, allow_cow_disk)
-    if disk_limit_bytes is not None:
-        require_within_limit(join_run(spill_dir).directory, nbytes, disk_limit_bytes)
+    if disk_limit_bytes is None:
+        return _reserved(spill_dir, nbytes)
+    run_dir = join_run(spill_dir).directory
+    with within_limit(run_dir, nbytes, disk_limit_bytes):
+        fd = _reserved(spill_dir, nbytes)
+        count_nameless(fd, run_dir, nbytes)
+    return fd
+
+
+def _reserved(spill_dir: Path, nbytes: int) -> int:
     require_floor(spill_dir, nbytes, reserved=False)
     try:
         fd = os.open(spill_dir, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC | os.O_EXCL, 0o600)
@@ -75,7 +94,8 @@ def _usable(spill_dir: Path, allow_cow_disk: bool) -> None:
 
 def _unlinked_at_once(spill_dir: Path, nbytes: int) -> int:
     """A file of the run that loses its name here; killed before that, the run's end removes it."""
-    with join_run(spill_dir).create_spill_file(nbytes) as file:
+    # Without a limit: the caller holds it.
+    with create_spill_file(join_run(spill_dir).directory, nbytes) as file:
         try:
             return os.dup(file.fd)
         except OSError as error:

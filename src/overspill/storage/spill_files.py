@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import secrets
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
 from overspill.errors import DiskRefusedError, StaleFileError
 from overspill.linux.blocks import reserve_blocks
 from overspill.linux.identity import FileIdentity, identify_file
-from overspill.linux.locks import lock_exclusive, unlock
+from overspill.linux.locks import lock_exclusive, mark_span, marked_bytes, unlock
 from overspill.linux.mounts import free_disk_bytes, total_disk_bytes
+from overspill.linux.remedies import OPEN_FILES
 from overspill.storage.leases import LEDGER_NAME, RUN_DIRECTORY, SPILL_FILE
-from overspill.storage.open_files import close_file, close_in_children
 from overspill.units import format_bytes
 
 # Always left free: a disk that is full to the brim takes its whole machine down.
 FLOOR_SHARE = 20
 _REMEDIES = {
-    errno.EMFILE: "raise the limit on open files (ulimit -n)",
-    errno.ENFILE: "raise the system's limit on open files (fs.file-max)",
+    **OPEN_FILES,
     errno.ENOENT: "the run directory was removed by somebody else; start again",
 }
 
@@ -69,7 +70,7 @@ class SpillFile:
         trace: TracebackType | None,
     ) -> None:
         with suppress(OSError):  # close(2) reports what fsync has reported before
-            close_file(self.fd)
+            os.close(self.fd)
         if not self._kept:
             Path(self.path).unlink(missing_ok=True)
 
@@ -82,7 +83,8 @@ def create_spill_file(
     Args:
         run_dir: The run's directory.
         nbytes: The size wanted.
-        disk_limit_bytes: What all spill files of the run together may hold; None is no limit.
+        disk_limit_bytes: What all files of the run together may hold, the counted nameless ones
+            included; None is no limit.
 
     Returns:
         The open file, to be used in a ``with`` block.
@@ -94,26 +96,52 @@ def create_spill_file(
     # Random: a name made of shape and size collides, and would replace live data silently.
     path = run_dir / f"spill_{secrets.token_hex(8)}.bin"
     with ExitStack() as undo:
-        if disk_limit_bytes is not None:
-            # Held until the blocks are reserved, so that two processes cannot both fit the rest.
-            ledger = _open(run_dir / LEDGER_NAME, os.O_CREAT, nbytes)
-            closing = ExitStack()
-            closing.callback(os.close, ledger)
-            with closing:
-                lock_exclusive(ledger, blocking=True)
-                # Not by the close alone: a process that another thread forks meanwhile holds on.
-                closing.callback(unlock, ledger)
-                require_within_limit(run_dir, nbytes, disk_limit_bytes)
-                fd = _reserved(path, nbytes, undo)
-        else:
+        with within_limit(run_dir, nbytes, disk_limit_bytes):
             fd = _reserved(path, nbytes, undo)
         undo.pop_all()
     return SpillFile(str(path), fd, nbytes)
 
 
+@contextmanager
+def within_limit(run_dir: Path, nbytes: int, limit_bytes: int | None) -> Iterator[None]:
+    """Keep the run's other processes from making files, once there is room for one more.
+
+    Held until the blocks are reserved and counted, so that two processes cannot both fit the rest.
+    Not reentrant: within it, a file is made without a limit.
+
+    Args:
+        run_dir: The run's directory.
+        nbytes: What the block will make.
+        limit_bytes: What all files of the run may hold; None holds nobody up.
+
+    Raises:
+        DiskRefusedError: There is no room within the limit.
+    """
+    if limit_bytes is None:
+        yield
+        return
+    ledger = _open(run_dir / LEDGER_NAME, os.O_CREAT, nbytes)
+    with ExitStack() as closing:
+        closing.callback(os.close, ledger)
+        lock_exclusive(ledger, blocking=True)
+        # Not by the close alone: a process that another thread forks meanwhile holds on.
+        closing.callback(unlock, ledger)
+        require_within_limit(run_dir, nbytes, limit_bytes)
+        yield
+
+
+def count_nameless(fd: int, run_dir: Path, nbytes: int) -> None:
+    """Count a file without a name among a run's, until the last process lets go of it.
+
+    The kernel keeps the account, so that a process that is killed leaves none behind. Where the
+    system has no such locks, the file is not counted.
+    """
+    mark_span(fd, _account(run_dir), nbytes)
+
+
 def run_bytes(run_dir: Path) -> int:
-    """The bytes that a run's spill files hold now."""
-    total = 0
+    """The bytes that a run's spill files hold now, and its counted files without a name."""
+    total = marked_bytes(_account(run_dir))
     with os.scandir(run_dir) as entries:
         for entry in entries:
             if SPILL_FILE.fullmatch(entry.name):
@@ -161,12 +189,17 @@ def spare_bytes(place: Path) -> int:
     return free_disk_bytes(place) - total_disk_bytes(place) // FLOOR_SHARE
 
 
+def _account(run_dir: Path) -> int:
+    """The place at which the marks of a run's nameless files begin; its name is random."""
+    digest = hashlib.blake2b(os.fsencode(run_dir.name), digest_size=7).digest()
+    return int.from_bytes(digest)
+
+
 def _reserved(path: Path, nbytes: int, undo: ExitStack) -> int:
     require_floor(path.parent, nbytes, reserved=False)
     fd = _open(path, os.O_CREAT | os.O_EXCL, nbytes)
-    close_in_children(fd)
     undo.callback(path.unlink, missing_ok=True)
-    undo.callback(close_file, fd)
+    undo.callback(os.close, fd)
     os.fchmod(fd, 0o600)
     reserve_blocks(fd, nbytes, path=str(path))
     # Again, because another run may have reserved at the same moment.

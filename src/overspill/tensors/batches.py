@@ -70,8 +70,9 @@ def spill_batches() -> BatchSpan:
     (``OVERSPILL_SHM_RESERVE_BYTES``), whatever the spill threshold, is made in a file without a
     name on the spill directory's disk: the receiver maps it, nothing is copied, and it is gone with
     the last tensor over it, also when a worker is killed. So is one above 64 KiB that takes more of
-    the memory than can be had safely, since /dev/shm is memory too. All other tensors that are made
-    in shared memory go torch's own way.
+    the memory than can be had safely, since /dev/shm is memory too. All others stay shared memory,
+    but without a name. Under the file_system strategy each large tensor takes a descriptor, as
+    under the other, and one of up to 64 KiB is sent as bytes, and received as memory.
 
     A tensor that a worker made in memory of its own, as ``torch.cat`` does, is copied once when it
     is sent, with its whole storage, and stays as it is in the worker: a later write there does not

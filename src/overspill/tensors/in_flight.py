@@ -4,9 +4,11 @@ A block of /dev/shm is memory from the moment it is reserved, so a large /dev/sh
 group is no room: what is large must fit in the memory as well, which costs a reading of the group's
 files for each.
 
-What does not fit goes to a nameless file of the spill directory's disk and is mapped by torch
-itself, which sends its descriptor, so that the kernel frees it when the last process lets go,
-however that ends.
+Nothing made here has a name: shared memory is a nameless segment, and what does not fit there goes
+to a nameless file of the spill directory's disk. Either is mapped by torch and sent by its
+descriptor, so that the kernel frees it when the last process lets go, however that ends. Under the
+file_system strategy torch would make names, which a worker that is killed leaves for as long as its
+parent lives; there the small, which may be many and would each take a descriptor, go as bytes.
 
 Limits: filled through the mapping, at half the speed of write(2), since the callers scatter into
 it. The file is not synced: a device that fails while a batch waits shows when the batch is read.
@@ -22,22 +24,27 @@ from collections.abc import Callable
 from multiprocessing.reduction import DupFd
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch.multiprocessing.reductions import rebuild_storage_fd
 from torch.utils.data import get_worker_info
 
-from overspill.errors import MappingError, NoRoomError, UnavailableError
+from overspill.errors import MappingError, NoRoomError, UnsupportedTensorError
 from overspill.linux.blocks import write_all
-from overspill.linux.cgroups import available_memory_bytes
 from overspill.linux.mapping import require_mappable
-from overspill.linux.mounts import free_disk_bytes, total_disk_bytes
 from overspill.placement.batches import SMALL_BYTES, SharedRoom, place_batch
-from overspill.placement.final_home import default_shm_reserve
 from overspill.settings import Settings, current_settings
 from overspill.storage.nameless_files import open_nameless_file
-from overspill.tensors.layouts import bytes_of, tensor_over
+from overspill.tensors.headroom import memory_headroom
+from overspill.tensors.layouts import tensor_over
 from overspill.tensors.registry import storage_owner
-from overspill.tensors.shared_memory import SHARED_MEMORY, shared_storage
+from overspill.tensors.rooms import shared_memory_room
+from overspill.tensors.shared_memory import (
+    SHARED_MEMORY,
+    open_segment,
+    shared_storage,
+    shares_by_name,
+)
 
 Reduced = tuple[Any, ...]
 # Tells torch's own allocations from those that are made here.
@@ -48,6 +55,8 @@ logger = logging.getLogger("overspill")
 
 def storage_to_send(nbytes: int) -> torch.UntypedStorage:
     """A storage that a worker hands over without a copy: shared memory, or a nameless file.
+
+    Where batches are spilled and torch shares by name, a small one is memory, and sent as bytes.
 
     Args:
         nbytes: Its size, at least 1.
@@ -60,19 +69,18 @@ def storage_to_send(nbytes: int) -> torch.UntypedStorage:
     """
     held = current_settings()
     spilled = _are_spilled(held)
+    if _goes_as_bytes(nbytes, spilled=spilled):
+        return torch.empty(nbytes, dtype=torch.uint8, device="cpu").untyped_storage()
     room = _room(held, nbytes)
     placement = place_batch(nbytes, room)
     reason = placement.reason
     if placement.home == "shm":
-        INSIDE.making = True
         try:
-            return shared_storage(nbytes)
+            return _in_shared_memory(nbytes)
         except NoRoomError as error:  # another worker was faster
             if not spilled:
                 raise
             reason = error.message
-        finally:
-            INSIDE.making = False
     if not spilled:
         raise NoRoomError(
             f"a batch does not fit in shared memory: {reason}",
@@ -96,26 +104,27 @@ class InFlight:
         self._stock = stock
 
     def __call__(self, storage: torch.UntypedStorage) -> Reduced:
-        """Reduce a storage, through a file where it does not fit."""
-        if get_worker_info() is None or storage.device.type != "cpu":
+        """Reduce a storage, through a file where it does not fit.
+
+        Raises:
+            UnsupportedTensorError: A user's own shared mapping of a file, which torch cannot send.
+            NoRoomError: There is no room to send it through; also as `storage_to_send` raises.
+        """
+        if storage.device.type != "cpu" or storage.nbytes() == 0:
             return self._stock(storage)
-        if _NAMELESS.holds(storage):
+        if _NAMELESS.holds(storage) and get_worker_info() is not None:
             return self._sent(storage)
-        nbytes = storage.nbytes()
-        if nbytes == 0 or storage.is_shared() or not _are_spilled(current_settings()):
+        lost = _has_no_descriptor(storage)
+        if get_worker_info() is None or not _are_spilled(current_settings()):
+            return self._stock(_filled(shared_storage, storage) if lost else storage)
+        if storage.is_shared() and not lost:
             return self._stock(storage)
-        moved = storage_to_send(nbytes)
-        source = tensor_over(storage, torch.uint8, (nbytes,))
-        if _NAMELESS.holds(moved):
-            fd = moved._share_fd_cpu_()[0]
-            write_all(fd, bytes_of(source).numpy().data, 0, path="a batch's file")
-        else:
-            tensor_over(moved, torch.uint8, (nbytes,)).copy_(source)
-        return self._sent(moved)
+        if _goes_as_bytes(storage.nbytes(), spilled=True):
+            return _received_bytes, (_bytes(storage).tobytes(),)
+        return self._sent(_filled(storage_to_send, storage))
 
     def _sent(self, storage: torch.UntypedStorage) -> Reduced:
-        by_name = torch.multiprocessing.get_sharing_strategy() == "file_system"  # type: ignore[no-untyped-call]
-        if not by_name or not _NAMELESS.holds(storage):
+        if not shares_by_name() or not _NAMELESS.holds(storage):
             return self._stock(storage)
         # By descriptor under the other strategy too, which would copy it into /dev/shm.
         fd, nbytes = storage._share_fd_cpu_()
@@ -123,7 +132,11 @@ class InFlight:
 
 
 class _NamelessStorages:
-    """The storages of this process that are nameless files; found by address, held weakly."""
+    """The storages of this process without a name that torch's strategy would copy under one.
+
+    Found by address, held weakly; every nameless file, and shared memory where torch shares by
+    name.
+    """
 
     def __init__(self) -> None:
         self._owners: dict[int, Callable[[], object]] = {}
@@ -152,30 +165,91 @@ def _are_spilled(held: Settings) -> bool:
     return held.spill_batches and held.spill_dir is not None
 
 
-def _room(held: Settings, nbytes: int) -> SharedRoom:
-    try:
-        free, total = free_disk_bytes(SHARED_MEMORY), total_disk_bytes(SHARED_MEMORY)
-    except UnavailableError:
-        return SharedRoom(free_bytes=None, reserve_bytes=0)
-    if not _are_spilled(held):
-        return SharedRoom(free_bytes=free, reserve_bytes=0)
-    reserve = held.shm_reserve_bytes
-    return SharedRoom(
-        free_bytes=free,
-        reserve_bytes=default_shm_reserve(total) if reserve is None else reserve,
-        memory_bytes=_spare_memory() if nbytes > SMALL_BYTES else None,
+def _goes_as_bytes(nbytes: int, *, spilled: bool) -> bool:
+    return spilled and nbytes <= SMALL_BYTES and shares_by_name()
+
+
+def _has_no_descriptor(storage: torch.UntypedStorage) -> bool:
+    """Whether torch would fail to send a storage, in a thread where nobody sees it.
+
+    Raises:
+        UnsupportedTensorError: Nor can a copy stand for it, since its writes reach a file.
+    """
+    # from_file(shared=False) says that it is shared, and keeps no descriptor.
+    if shares_by_name() or not storage.is_shared() or storage._share_fd_cpu_()[0] >= 0:
+        return False
+    if storage.filename is None:
+        return True
+    raise UnsupportedTensorError(
+        f"a mapping of {storage.filename} cannot be sent while spilling is off",
+        remedy="set OVERSPILL_DIR, so that it goes by its path; or send a clone() of it, whose "
+        "writes do not reach the file",
     )
 
 
-def _spare_memory() -> int | None:
+class _Memory:
+    """A storage's memory for numpy; after ``Tensor.numpy()`` torch would not resize it again."""
+
+    def __init__(self, storage: torch.UntypedStorage) -> None:
+        self._storage = storage  # numpy keeps this object, and so the memory
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (storage.nbytes(),),
+            "typestr": "|u1",
+            "data": (storage.data_ptr(), False),
+        }
+
+
+def _bytes(storage: torch.UntypedStorage) -> np.ndarray:
+    return np.asarray(_Memory(storage))
+
+
+def _filled(
+    make: Callable[[int], torch.UntypedStorage], source: torch.UntypedStorage
+) -> torch.UntypedStorage:
+    moved = make(source.nbytes())
+    if _NAMELESS.holds(moved):
+        write_all(moved._share_fd_cpu_()[0], _bytes(source).data, 0, path="a batch's file")
+    else:
+        tensor_over(moved, torch.uint8, (moved.nbytes(),)).copy_(
+            tensor_over(source, torch.uint8, (source.nbytes(),))
+        )
+    return moved
+
+
+def _room(held: Settings, nbytes: int) -> SharedRoom:
+    there = shared_memory_room(held)
+    free = 0 if there.refusal else there.free_bytes
+    if free is None or not _are_spilled(held):
+        return SharedRoom(free_bytes=free, reserve_bytes=0)
+    return SharedRoom(
+        free_bytes=free,
+        reserve_bytes=there.reserve_bytes,
+        memory_bytes=_spare_memory(held) if nbytes > SMALL_BYTES else None,
+    )
+
+
+def _spare_memory(held: Settings) -> int | None:
     # Every worker may take as much at this moment, and as much again for its next samples.
     worker = get_worker_info()
     claims = 2 * (1 if worker is None else worker.num_workers)
-    try:
-        available = available_memory_bytes()
-    except UnavailableError:
-        return None  # what cannot be measured does not block
-    return available // claims
+    headroom = memory_headroom(held)
+    return None if headroom is None else headroom // claims
+
+
+def _in_shared_memory(nbytes: int) -> torch.UntypedStorage:
+    segment = open_segment(nbytes, by_descriptor=True)
+    if segment is None:  # the system cannot make one: torch's own, whose names may be left
+        INSIDE.making = True
+        try:
+            return shared_storage(nbytes)
+        finally:
+            INSIDE.making = False
+    with segment:
+        segment.reserve(0, nbytes)
+    if shares_by_name():
+        _NAMELESS.enter(segment.storage)
+    return segment.storage
 
 
 def _in_nameless_file(nbytes: int, held: Settings, reason: str) -> torch.UntypedStorage:
@@ -213,3 +287,10 @@ def _received(descriptor: Any, nbytes: int) -> torch.UntypedStorage:
     storage = cast(torch.UntypedStorage, rebuilt)
     _NAMELESS.enter(storage)
     return storage
+
+
+def _received_bytes(data: bytes) -> torch.UntypedStorage:
+    # Not over the bytes themselves, which nobody may write to, nor resize.
+    held = torch.empty(len(data), dtype=torch.uint8, device="cpu").untyped_storage()
+    _bytes(held)[:] = np.frombuffer(data, dtype=np.uint8)
+    return held

@@ -9,7 +9,6 @@ torch sees the path, because torch creates what is missing and grows what is too
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from typing import cast
 
@@ -21,8 +20,7 @@ from overspill.linux.identity import FileIdentity, identify_file
 from overspill.linux.mapping import Mapping, map_file
 from overspill.tensors.layouts import tensor_over
 from overspill.tensors.registry import MAPPED, MappedFile, mapping_owner, storage_owner
-
-_TORCH_ERRNO = re.compile(r"\((\d+)\)")
+from overspill.tensors.torch_errors import told_by_torch
 
 
 def wrap_mapping(
@@ -166,13 +164,11 @@ def _mapped_by_torch(path: str, nbytes: int) -> torch.UntypedStorage:
     try:
         mapped = torch.UntypedStorage.from_file(path, shared=True, nbytes=nbytes)
     except RuntimeError as error:
-        # torch reports the system's error as text: "... from file <...>: Reason (12)".
-        first_line = str(error).splitlines()[0]
-        number = _TORCH_ERRNO.search(first_line)
+        told, number = told_by_torch(error)
         raise MappingError(
-            f"cannot map {path}: {first_line}",
+            f"cannot map {path}: {told}",
             path=path,
-            errno=int(number.group(1)) if number else None,
+            errno=number,
             needed_bytes=nbytes,
             remedy="check permissions, the limit on descriptors (ulimit -n) and vm.max_map_count",
         ) from error

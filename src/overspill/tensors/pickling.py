@@ -132,7 +132,7 @@ def _refused(error: OverspillError) -> Reduced:
     if threading.current_thread().name != _FEEDER:
         raise error
     # As text, and without its traceback: whoever keeps either would keep the tensor alive.
-    logger.error("cannot send a disk-backed tensor: %s", str(error))
+    logger.error("cannot send a tensor: %s", str(error))
     return raise_at_send, (error.with_traceback(None),)
 
 

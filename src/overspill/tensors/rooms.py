@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 import logging
-import os
+from dataclasses import dataclass
 
 from overspill.errors import SpillDirError, UnavailableError
 from overspill.linux import libc
-from overspill.linux.cgroups import available_memory_bytes, binding_memory_group
 from overspill.linux.mounts import free_disk_bytes, total_disk_bytes
-from overspill.placement.final_home import Rooms, default_memory_reserve, default_shm_reserve
+from overspill.placement.final_home import Rooms, default_shm_reserve
 from overspill.placement.spill import Headroom
 from overspill.settings import Settings, current_settings
 from overspill.storage.workspace import run_room
+from overspill.tensors.headroom import memory_headroom, memory_reserve
 from overspill.tensors.shared_memory import SHARED_MEMORY, is_mounted
 
 logger = logging.getLogger("overspill")
+
+
+@dataclass(frozen=True)
+class SharedMemoryRoom:
+    """What there is in /dev/shm.
+
+    Attributes:
+        free_bytes: What is free, or None where that cannot be told.
+        reserve_bytes: What stays free of it.
+        refusal: Why it cannot be used at all, or None.
+    """
+
+    free_bytes: int | None
+    reserve_bytes: int
+    refusal: str | None = None
+
+    @property
+    def spare_bytes(self) -> int | None:
+        """What may be taken beside the reserve; None where that cannot be told."""
+        if self.refusal is not None:
+            return 0
+        return None if self.free_bytes is None else max(0, self.free_bytes - self.reserve_bytes)
 
 
 def measured_rooms() -> Rooms:
@@ -28,54 +50,41 @@ def measured_rooms() -> Rooms:
         SettingsError: A setting in the environment cannot be understood.
     """
     settings = current_settings()
-    memory = _memory(settings)
+    memory = memory_headroom(settings)
     threshold = Headroom(
         memory_bytes=memory, spill_dir=None, min_bytes=settings.min_bytes
     ).threshold_bytes
-    shm_free, shm_reserve, shm_refusal = _shared_memory(settings)
+    shm = shared_memory_room(settings)
+    if shm.free_bytes is None and shm.refusal is None:
+        logger.warning("the room in %s is unknown", SHARED_MEMORY)
     disk_bytes, disk_refusal = _disk(settings)
     return Rooms(
         threshold_bytes=threshold,
         memory_bytes=memory,
-        memory_reserve_bytes=_memory_reserve(settings),
-        shm_bytes=shm_free,
-        shm_reserve_bytes=shm_reserve,
-        shm_refusal=shm_refusal,
+        memory_reserve_bytes=memory_reserve(settings, settings.memory_limit_bytes),
+        shm_bytes=shm.free_bytes,
+        shm_reserve_bytes=shm.reserve_bytes,
+        shm_refusal=shm.refusal,
         disk_bytes=disk_bytes,
         disk_refusal=disk_refusal,
     )
 
 
-def _memory(settings: Settings) -> int | None:
-    limit = settings.memory_limit_bytes
-    try:
-        measured = available_memory_bytes()
-    except UnavailableError as error:
-        logger.warning("the headroom is unknown: %s", str(error))
-        return limit
-    return measured if limit is None else min(limit, measured)
+def shared_memory_room(held: Settings) -> SharedMemoryRoom:
+    """Measure /dev/shm; a mount that cannot be inspected stands against nothing.
 
-
-def _memory_reserve(settings: Settings) -> int:
-    if settings.random_access_reserve_bytes is not None:
-        return settings.random_access_reserve_bytes
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    group = binding_memory_group()
-    limits = [group.limit_bytes if group is not None else None, settings.memory_limit_bytes]
-    return default_memory_reserve(min([total, *(one for one in limits if one is not None)]))
-
-
-def _shared_memory(settings: Settings) -> tuple[int | None, int, str | None]:
-    """What is free, what stays free, and why it cannot be used."""
-    wanted = settings.shm_reserve_bytes
+    Args:
+        held: The settings in force.
+    """
+    wanted = held.shm_reserve_bytes
     if libc.SUPPORTED and not is_mounted():
-        return None, wanted or 0, f"there is no {SHARED_MEMORY}"
+        return SharedMemoryRoom(None, wanted or 0, f"there is no {SHARED_MEMORY}")
     try:
         free, total = free_disk_bytes(SHARED_MEMORY), total_disk_bytes(SHARED_MEMORY)
     except UnavailableError as error:
-        logger.warning("the room in %s is unknown: %s", SHARED_MEMORY, str(error))
-        return None, wanted or 0, None
-    return free, default_shm_reserve(total) if wanted is None else wanted, None
+        logger.debug("%s cannot be inspected: %s", SHARED_MEMORY, str(error))
+        return SharedMemoryRoom(None, wanted or 0)
+    return SharedMemoryRoom(free, default_shm_reserve(total) if wanted is None else wanted)
 
 
 def _disk(settings: Settings) -> tuple[int | None, str | None]:

@@ -4,9 +4,10 @@ Writing into a segment that the mount cannot hold is SIGBUS, which no ``try`` ca
 and later reserve a segment when they make it; earlier ones do not, so each is looked at here.
 
 A segment of one's own is reserved piece by piece, so that what moves into it is never held twice.
-It has no name, so nothing can be left behind, and torch takes it by its descriptor. Only the
-file_descriptor strategy can send such a storage without a copy; under file_system torch makes the
-segment itself, under a name.
+It has no name, so nothing can be left behind, and torch takes it by its descriptor. Under the
+file_descriptor strategy torch sends such a storage without a copy. Under file_system it would make
+a copy under a name, so there torch makes the segment itself, unless its user sends it by descriptor
+(see `overspill.tensors.in_flight`).
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from overspill.linux import libc
 from overspill.linux.blocks import free_blocks, reserve_blocks
 from overspill.linux.mapping import require_mappable
 from overspill.linux.mounts import free_disk_bytes
+from overspill.linux.remedies import OPEN_FILES
+from overspill.tensors.torch_errors import told_by_torch
 from overspill.units import format_bytes
 
 SHARED_MEMORY = "/dev/shm"
-_TORCH_ERRNO = re.compile(r"\((\d+)\)")
 _TORCH_NAME = re.compile(r"</(torch_[\d_]+)>")
 _REMEDIES = {
-    errno.EMFILE: "raise the limit on open files (ulimit -n)",
-    errno.ENFILE: "raise the system's limit on open files (fs.file-max)",
+    **OPEN_FILES,
     errno.ENOMEM: "raise the limits on mappings (ulimit -v, vm.max_map_count), or free memory",
 }
 _ENLARGE = "enlarge /dev/shm (docker run --shm-size)"
@@ -83,16 +84,18 @@ class SharedSegment:
         self.close()
 
 
-def open_segment(nbytes: int) -> SharedSegment | None:
+def open_segment(nbytes: int, *, by_descriptor: bool = False) -> SharedSegment | None:
     """A segment to be reserved piece by piece.
 
     Args:
         nbytes: Its size, at least 1.
+        by_descriptor: The caller sees to it that the storage is sent by its descriptor, also where
+            torch is set to share by name.
 
     Returns:
         The segment; None where torch is set to share by name, or the system cannot make one.
     """
-    if shares_by_name() or not libc.SUPPORTED:
+    if not libc.SUPPORTED or (shares_by_name() and not by_descriptor):
         return None
     try:
         fd = os.open(SHARED_MEMORY, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -151,12 +154,11 @@ def refused_by_torch(error: RuntimeError, nbytes: int) -> NoRoomError:
         error: What torch raised.
         nbytes: What was wanted.
     """
-    told = str(error).splitlines()[0]
+    told, number = told_by_torch(error)
     for name in _TORCH_NAME.findall(told):
         if name.startswith(f"torch_{os.getpid()}_"):  # made by this very call: its names are random
             Path(SHARED_MEMORY, name).unlink(missing_ok=True)
-    number = _TORCH_ERRNO.search(told)
-    return _no_room(told, int(number.group(1)) if number else None, nbytes)
+    return _no_room(told, number, nbytes)
 
 
 def _require_reserved(storage: torch.UntypedStorage, nbytes: int) -> None:

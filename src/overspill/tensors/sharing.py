@@ -22,6 +22,7 @@ from overspill.tensors.rooms import measured_rooms
 from overspill.tensors.share_in_place import PIECE_BYTES, moves_by_pieces, share_in_place
 from overspill.tensors.shared_memory import SHARED_MEMORY, shared_storage
 from overspill.tensors.spill import spill_tensor_to_disk
+from overspill.tensors.ties import tied
 from overspill.units import format_bytes
 
 Key = TypeVar("Key")
@@ -59,8 +60,9 @@ def share_memory(entity: Shareable[Key]) -> None:
 
     Left alone are empty tensors, tensors in shared memory or on another device, disk-backed tensors
     (their file is shared already) and range books. A tensor whose storage no other tensor shares
-    moves piece by piece: peak memory is its size and 64 MiB. Others are copied once by torch. Not
-    safe beside threads that use the tensors.
+    moves piece by piece: peak memory is its size and 64 MiB. Others are copied once by torch;
+    memory that torch did not allocate, as numpy's, counts as kept by its owner beside the copy. A
+    mapping that contains itself is gone through once. Not safe beside threads that use the tensors.
 
     Args:
         entity: A tensor, a partition book, a mapping of either, or None, which is nothing.
@@ -88,7 +90,8 @@ def share_memory_for_ipc(
     Returns:
         A new dict in the same order. Values at or above the spill threshold are tensors over files
         (none while spilling is off), smaller ones copies in shared memory, detached either way;
-        what is empty, shared or disk-backed already, and None, is passed on.
+        what is empty, shared or disk-backed already, and None, is passed on. Values over the same
+        memory, or a part of another one's, are stored once, and share it in the receiver too.
 
     Raises:
         NoRoomError: /dev/shm or memory cannot hold the copies; no file is left.
@@ -97,24 +100,23 @@ def share_memory_for_ipc(
     for tensor in tensors.values():
         if tensor is not None and not isinstance(tensor, torch.Tensor):
             raise UnsupportedTensorError(f"not a tensor: {type(tensor).__name__}")
-    found: dict[Key, torch.Tensor | None] = {}
+    found = dict(tensors)
+    held = [(key, tensor) for key, tensor in tensors.items() if tensor is not None]
+    groups = tied([(key, tensor) for key, tensor in held if _needs_sharing(tensor)])
     spilled: list[torch.Tensor] = []
     try:
-        copies = {}
-        for key, tensor in tensors.items():
-            found[key] = tensor
-            if tensor is None or not _needs_sharing(tensor):
-                continue
-            on_disk = spill_tensor_to_disk(tensor)
+        copies = []
+        for group in groups:
+            on_disk = spill_tensor_to_disk(group.whole)
             if on_disk is None:
-                copies[key] = tensor
+                copies.append(group)
             else:
-                found[key] = on_disk
                 spilled.append(on_disk)
-        wanted = sum(tensor.numel() * tensor.element_size() for tensor in copies.values())
+                found |= group.over(on_disk)
+        wanted = sum(group.whole.numel() * group.whole.element_size() for group in copies)
         _require_shm(wanted, wanted, measured_rooms() if copies else None)
-        for key, tensor in copies.items():
-            found[key] = _shared_copy(tensor)
+        for group in copies:
+            found |= group.over(_shared_copy(group.whole))
     except BaseException:
         for tensor in spilled:
             discard(tensor)
@@ -132,7 +134,7 @@ def _to_move(entity: object) -> list[torch.Tensor]:
     return list(found.values())
 
 
-def _tensors_of(entity: object) -> Iterator[torch.Tensor]:
+def _tensors_of(entity: object, within: tuple[object, ...] = ()) -> Iterator[torch.Tensor]:
     if entity is None:
         return
     if isinstance(entity, torch.Tensor):
@@ -140,8 +142,10 @@ def _tensors_of(entity: object) -> Iterator[torch.Tensor]:
     elif isinstance(entity, SharesTensors):
         yield from entity.shared_tensors()
     elif isinstance(entity, Mapping):
+        if any(entity is outer for outer in within):
+            return  # its tensors come where it was entered
         for value in entity.values():
-            yield from _tensors_of(value)
+            yield from _tensors_of(value, (*within, entity))
     elif not isinstance(getattr(entity, "partition_bounds", None), torch.Tensor):
         raise UnsupportedTensorError(
             f"a {type(entity).__name__} cannot be put into shared memory",
@@ -163,13 +167,17 @@ def _needs_sharing(tensor: torch.Tensor) -> bool:
 
 
 def _require_room(moving: list[torch.Tensor], rooms: Rooms | None) -> None:
-    sizes = [tensor.untyped_storage().nbytes() for tensor in moving]
-    # What torch copies is held twice for as long as the copy takes, one tensor at a time.
-    extra = [
-        PIECE_BYTES if moves_by_pieces(tensor) else nbytes
-        for tensor, nbytes in zip(moving, sizes, strict=True)
-    ]
-    _require_shm(sum(sizes), max(extra, default=0), rooms)
+    nbytes = staying = extra = 0
+    for tensor in moving:
+        storage = tensor.untyped_storage()
+        nbytes += storage.nbytes()
+        if not storage.resizable():
+            # Whose memory torch did not allocate keeps it: the array beneath it lives on.
+            staying += storage.nbytes()
+        else:
+            # Torch frees it once it is copied: held twice for as long, one tensor at a time.
+            extra = max(extra, PIECE_BYTES if moves_by_pieces(tensor) else storage.nbytes())
+    _require_shm(nbytes, staying + extra, rooms)
 
 
 def _require_shm(shm_bytes: int, memory_bytes: int, rooms: Rooms | None) -> None:

@@ -27,7 +27,6 @@ from overspill.errors import (
 )
 from overspill.linux import libc
 from overspill.linux.blocks import write_all
-from overspill.linux.cgroups import available_memory_bytes
 from overspill.linux.identity import identify_file
 from overspill.linux.paths import missing_block_bytes, require_path, require_regular_file
 from overspill.placement.spill import Headroom, Placement, Request, place_in_file
@@ -38,6 +37,7 @@ from overspill.storage.workspace import adopt_run_of, join_run
 from overspill.tensors.backing import cpu_storage, file_behind
 from overspill.tensors.chunks import byte_chunks, contiguous_bytes
 from overspill.tensors.dtypes import is_mappable
+from overspill.tensors.headroom import memory_headroom
 from overspill.tensors.layouts import tensor_over
 from overspill.tensors.lifetime import note_spill_file
 from overspill.tensors.mapping import map_shared
@@ -271,12 +271,8 @@ def _placement(request: Request) -> Placement:
     enabled = libc.SUPPORTED and settings.spill_dir is not None
     # Measured only where it decides: reading the control groups takes longer than the answer.
     measured = enabled and settings.min_bytes is None and request.obstacle is None
-    memory = _measured_memory() if measured else None
-    limit = settings.memory_limit_bytes
-    if limit is not None:
-        memory = limit if memory is None else min(memory, limit)
     headroom = Headroom(
-        memory_bytes=memory,
+        memory_bytes=memory_headroom(settings) if measured else None,
         spill_dir=str(settings.spill_dir) if enabled else None,
         min_bytes=settings.min_bytes,
     )
@@ -324,15 +320,6 @@ def storage_in_new_file(
         file.keep()
     note_spill_file(file.path, identity)
     return storage
-
-
-def _measured_memory() -> int | None:
-    """What can still be allocated; None where it cannot be read, which decides nothing."""
-    try:
-        return available_memory_bytes()
-    except UnavailableError as error:
-        logger.warning("the headroom is unknown: %s", str(error))
-        return None
 
 
 def _write(tensor: torch.Tensor, file: SpillFile) -> None:
