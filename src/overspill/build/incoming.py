@@ -1,0 +1,205 @@
+"""What the caller's process sends, taken into files that the build reads like any other.
+
+Bottleneck: the device. Each stream goes through one buffer into a scratch file, reserved and
+written behind a bounded window: the build reads most inputs more than once, and a pipe can be read
+only once. A file gets its header, without which nobody can read it, when all of its data is there;
+so what a caller that died has sent is never taken for the whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+
+from overspill.build.directory import SCRATCH, BuildDirectory
+from overspill.build.frames import NPY_HEADER_BYTES, FrameReader, SenderGoneError, npy_header
+from overspill.build.spec import STREAM_PREFIX, ArraySpec, BuildSpec
+from overspill.build.spool import ScratchFile
+from overspill.errors import DiskRefusedError, FormatError, InputError, OverspillError
+from overspill.linux.blocks import write_all
+from overspill.linux.mounts import free_disk_bytes
+
+_BUFFER_BYTES = 1 << 20
+_SUFFIXES = {"npy": ".npy", "arrow": ".arrows"}
+_Told = Callable[[int, int], None]
+
+
+@dataclass
+class Arrived:
+    """What was sent, in files; as a context manager it removes them and puts names into errors.
+
+    Attributes:
+        spec: The build, with the files' paths in the places of the streams.
+        names: Path -> what people call it.
+    """
+
+    spec: BuildSpec
+    names: dict[str, str] = field(default_factory=dict)
+
+    def remove(self) -> None:
+        """Remove the files: before the dataset is published, and at the end in any case.
+
+        Raises:
+            DiskRefusedError: The system refused.
+        """
+        for path in self.names:
+            try:
+                Path(path).unlink(missing_ok=True)
+            except OSError as error:
+                raise DiskRefusedError(
+                    f"{path} cannot be removed: {error.strerror}", path=path, errno=error.errno
+                ) from error
+
+    def __enter__(self) -> Arrived:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, InputError | FormatError):
+            put_names(error, self.names)
+        if error is None:  # else the directory is undone, or kept to be taken up again
+            self.remove()
+
+
+def take_in(
+    spec: BuildSpec, directory: BuildDirectory, pipe: int, *, on_progress: _Told | None = None
+) -> Arrived:
+    """Read everything that is sent for a build, and say where it is.
+
+    Reads `pipe` to its end and closes it. Takes one buffer of 1 MiB; on disk, the size of all that
+    is sent, until `Arrived.remove`.
+
+    Args:
+        spec: The build, with streams among its paths.
+        directory: The build's directory.
+        pipe: Descriptor of the pipe that `overspill.build.outgoing.Outgoing.send` writes to; not
+            looked at where nothing is sent.
+        on_progress: Called with the bytes taken in, and with those announced: of iterators nobody
+            knows how many, so that there may be more.
+
+    Raises:
+        InputError: What was sent ended early.
+        DiskRefusedError: It does not fit the disk, or the disk refused.
+    """
+    if not spec.streams:
+        return Arrived(spec)
+    try:
+        intake = _Intake(spec, directory, FrameReader(pipe), on_progress)
+        return intake.run()
+    except SenderGoneError as error:
+        raise InputError(
+            "what was to be sent from memory ended early",
+            path=spec.out,
+            remedy="build again; see the error of the process that sent it",
+        ) from error
+    finally:
+        # Whoever still sends learns that nobody reads.
+        os.close(pipe)
+
+
+class _Intake:
+    def __init__(
+        self,
+        spec: BuildSpec,
+        directory: BuildDirectory,
+        frames: FrameReader,
+        on_progress: _Told | None,
+    ) -> None:
+        self._spec, self._directory, self._frames = spec, directory, frames
+        self._on_progress = on_progress
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._done = self._announced = 0
+
+    def run(self) -> Arrived:
+        contents = self._frames.note()
+        self._announced = sum(one["nbytes"] or 0 for one in contents)
+        self._require_disk()
+        places, names = {}, {}
+        for number, one in enumerate(contents):
+            path = str(self._one_file(number))
+            places[f"{STREAM_PREFIX}{number}"] = path
+            names[path] = one["name"]
+        return Arrived(_with_paths(self._spec, places), names)
+
+    def _require_disk(self) -> None:
+        free = free_disk_bytes(self._directory.path)
+        if self._announced > free:
+            raise DiskRefusedError(
+                "what is sent from memory does not fit the disk, where the build keeps it",
+                path=str(self._directory.path),
+                errno=errno.ENOSPC,
+                needed_bytes=self._announced,
+                available_bytes=free,
+                remedy="free space on this disk, or choose a directory on another one",
+            )
+
+    def _one_file(self, number: int) -> Path:
+        kind = self._frames.note()["kind"]
+        relative = f"{SCRATCH}/sent-{number}{_SUFFIXES[kind]}"
+        file = ScratchFile(self._directory.file(relative))
+        try:
+            offset = NPY_HEADER_BYTES if kind == "npy" else 0
+            file.append(memoryview(bytes(offset)))
+            self._copy(file)
+            nbytes = file.seal() - offset
+            closing = self._frames.note()
+            if kind == "npy":
+                header = memoryview(npy_header(closing, nbytes))
+                write_all(file.fd, header, 0, path=str(file.path))
+        except BaseException:
+            file.remove()
+            raise
+        os.close(file.fd)
+        return file.path
+
+    def _copy(self, file: ScratchFile) -> None:
+        self._frames.begin()
+        while count := self._frames.fill(self._buffer):
+            file.append(self._buffer[:count])
+            self._done += count
+            if self._on_progress is not None:
+                self._on_progress(self._done, self._announced)
+
+
+def _with_paths(spec: BuildSpec, places: Mapping[str, str]) -> BuildSpec:
+    """The spec with files in the places of streams."""
+
+    def placed(paths: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(places.get(path, path) for path in paths)
+
+    def arrays(held: dict[str, ArraySpec]) -> dict[str, ArraySpec]:
+        return {name: replace(one, paths=placed(one.paths)) for name, one in held.items()}
+
+    return replace(
+        spec,
+        edges=tuple(
+            replace(edge, paths=placed(edge.paths), arrays=arrays(edge.arrays))
+            for edge in spec.edges
+        ),
+        nodes={
+            name: replace(node, arrays=arrays(node.arrays)) for name, node in spec.nodes.items()
+        },
+        streams=(),
+    )
+
+
+def put_names(error: OverspillError, names: Mapping[str, str]) -> None:
+    """Have an error speak of what its author gave, not of the file that it came in."""
+    for path, name in names.items():
+        if error.path == path:
+            error.path = name
+        # Some speak of the file's own name; in another directory that is another file.
+        alone = rf"(?<![\w./-]){re.escape(Path(path).name)}\b"
+        for attribute in ("message", "remedy"):
+            text = getattr(error, attribute)
+            if text is not None:
+                setattr(error, attribute, name.join(re.split(alone, text.replace(path, name))))
