@@ -11,6 +11,7 @@ from typing import Literal
 import psutil
 
 from overspill.errors import UnavailableError
+from overspill.linux.paths import require_path
 from overspill.linux.remedies import OPEN_FILES
 
 PROC = Path("/proc")
@@ -129,8 +130,11 @@ def maps_path(path: str | Path, *, proc: Path = PROC) -> bool:
     Returns:
         False also where the kernel's list cannot be read, and where another file stands at the
         path now that is not mapped.
+
+    Raises:
+        InputError: The path is none, or holds a NUL byte.
     """
-    place = os.path.realpath(path)
+    place = os.path.realpath(require_path(path))
     try:
         held: os.stat_result | None = os.stat(place)  # noqa: PTH116 - realpath gave text
     except OSError:

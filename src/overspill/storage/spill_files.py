@@ -18,6 +18,7 @@ from overspill.linux.locks import lock_exclusive, mark_span, marked_bytes, unloc
 from overspill.linux.mounts import free_disk_bytes, total_disk_bytes
 from overspill.linux.remedies import OPEN_FILES
 from overspill.storage.leases import LEDGER_NAME, RUN_DIRECTORY, SPILL_FILE
+from overspill.storage.open_files import close_file, close_in_children
 from overspill.units import format_bytes
 
 # Always left free: a disk that is full to the brim takes its whole machine down.
@@ -70,7 +71,7 @@ class SpillFile:
         trace: TracebackType | None,
     ) -> None:
         with suppress(OSError):  # close(2) reports what fsync has reported before
-            os.close(self.fd)
+            close_file(self.fd)
         if not self._kept:
             Path(self.path).unlink(missing_ok=True)
 
@@ -198,8 +199,9 @@ def _account(run_dir: Path) -> int:
 def _reserved(path: Path, nbytes: int, undo: ExitStack) -> int:
     require_floor(path.parent, nbytes, reserved=False)
     fd = _open(path, os.O_CREAT | os.O_EXCL, nbytes)
+    close_in_children(fd)
     undo.callback(path.unlink, missing_ok=True)
-    undo.callback(os.close, fd)
+    undo.callback(close_file, fd)
     os.fchmod(fd, 0o600)
     reserve_blocks(fd, nbytes, path=str(path))
     # Again, because another run may have reserved at the same moment.
