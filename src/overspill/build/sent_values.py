@@ -79,7 +79,7 @@ def recognise(value: Any, name: str, *, edges: bool, prepare: Prepare) -> Value 
     Raises:
         InputError: It can be, by its kind, but not as it is.
     """
-    value = prepare(value)
+    value = _prepared(value, name, prepare)
     if value is None or isinstance(value, str | bytes | bytearray | os.PathLike | io.IOBase):
         return None
     if isinstance(value, list | tuple):
@@ -95,8 +95,16 @@ def recognise(value: Any, name: str, *, edges: bool, prepare: Prepare) -> Value 
     return None
 
 
+def _prepared(value: Any, name: str, prepare: Prepare) -> Any:
+    try:
+        return prepare(value)
+    except InputError as error:
+        error.path = error.path or name
+        raise
+
+
 def _of_list(value: Any, name: str, *, edges: bool, prepare: Prepare) -> Value | None:
-    held = [prepare(item) for item in value]
+    held = [_prepared(item, name, prepare) for item in value]
     if edges and len(held) == 2 and all(_is_end(item) for item in held):
         return Pair(*(_end(item, name) for item in held))
     if held and all(_is_sendable(item, edges=edges) for item in held):
