@@ -201,7 +201,8 @@ class ArrayRows:
             if count == 0:
                 raise StaleFileError(f"{self.path} was cut while in use", path=str(self.path))
             done += count
-        os.posix_fadvise(fd, offset, len(view), os.POSIX_FADV_DONTNEED)
+        # From the start: the kernel drops whole folios only, and one may lie across two parts.
+        os.posix_fadvise(fd, 0, offset + len(view), os.POSIX_FADV_DONTNEED)
 
     def _unreadable(self, error: OSError) -> StaleFileError:
         return StaleFileError(

@@ -10,6 +10,7 @@ Memory: the pool of blocks. Limits: 2**32 positions a range.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,7 @@ class ScatteredFile:
         self._file = ScratchFile(path)
         self._dirty: list[tuple[int, int]] = []
         self._behind: list[tuple[int, int]] = []
-        self._dirty_bytes = 0
+        self._dirty_bytes = self._read_before = 0
         try:
             reserve_blocks(self._file.fd, nbytes, path=str(path))
         except BaseException:
@@ -88,7 +89,11 @@ class ScatteredFile:
 
     def read(self, out: npt.NDArray[np.uint8], offset: int) -> None:
         """Fill a flat array of bytes; the pages are dropped from the cache afterwards."""
-        self._file.read(out, offset)
+        self._file.read(out, offset, drop=False)
+        # The kernel drops whole folios only: with the part before, the one across both goes too.
+        start = min(self._read_before, offset)
+        os.posix_fadvise(self._file.fd, start, offset + len(out) - start, os.POSIX_FADV_DONTNEED)
+        self._read_before = offset
 
     def close(self) -> None:
         """Close and remove the file; does nothing the second time."""

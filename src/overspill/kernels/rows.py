@@ -35,7 +35,8 @@ def stage_rows(
 
     Args:
         given: Positions; rows as words (n, span); the first row to take.
-        ranges: Positions a range, and in all: others stop the loop, -1 drops the row.
+        ranges: A position belongs to range ``position >> first``; positions are below the second.
+            Others stop the loop, but -1 drops the row.
         pool: The blocks, as uint32 and as words.
         geometry: How a block is laid out.
         tables: A range's open block and its fill; a stack of free blocks; the full blocks and
@@ -46,7 +47,8 @@ def stage_rows(
         The first row not taken: stopped by its position, or because the stack is empty.
     """
     positions, rows, start = given
-    width, count = np.uint64(ranges[0]), ranges[1]
+    shift, count = ranges
+    within = (1 << shift) - 1
     staged, words = pool
     capacity, block_ids, block_words, first_word = geometry
     opened, fill, free, full_blocks, full_ranges = tables
@@ -60,17 +62,13 @@ def stage_rows(
             state[2] += 1
             number += 1
             continue
-        # Unsigned: Python's rules for negative numbers would cost more than the division.
-        index = np.int64(np.uint64(position) // width)
+        index = position >> shift
         block, at = opened[index], fill[index]
-        staged[block * block_ids + at] = position - index * np.int64(width)
-        word = block * block_words + first_word + at * span
-        if span == 1:
-            words[word] = rows[number, 0]
-        else:
-            source, target = rows[number], words[word : word + span]
-            for j in range(span):
-                target[j] = source[j]
+        staged[block * block_ids + at] = position & within
+        # Unsigned: an index that could be negative would keep the loop from vectorising.
+        word = np.uint64(block * block_words + first_word + at * span)
+        for j in range(np.uint64(span)):
+            words[word + j] = rows[number, j]
         number += 1
         fill[index] = at + 1
         if at + 1 == capacity:
@@ -115,13 +113,26 @@ def place_rows(
             if seen[position]:
                 return int(position)
             seen[position] = 1
-            word = block * block_words + first_word + at * span
-            if span == 1:
-                out[position, 0] = words[word]
-            else:
-                source, target = words[word : word + span], out[position]
-                for j in range(span):
-                    target[j] = source[j]
+            word = np.uint64(block * block_words + first_word + at * span)
+            for j in range(np.uint64(span)):
+                out[position, j] = words[word + j]
         left -= capacity
         block += 1
     return -1
+
+
+@kernel
+def take_rows(
+    rows: npt.NDArray[Any], index: npt.NDArray[Any], first: int, out: npt.NDArray[Any]
+) -> None:
+    """Copy the rows that an index names.
+
+    Args:
+        rows: (k, span) words, the rows from number `first` on.
+        index: Numbers of rows among them.
+        out: (index.size, span) words.
+    """
+    for number in range(index.size):
+        row = np.uint64(np.int64(index[number]) - first)
+        for j in range(np.uint64(rows.shape[1])):
+            out[number, j] = rows[row, j]
