@@ -28,14 +28,20 @@ from spilling import spill_files
 OWNER = """
 import os, sys, torch
 import overspill as ov
+
+def say(*words):
+    # In one write, which the two processes' outputs cannot cut, also where Python does not buffer.
+    sys.stdout.write(" ".join(map(str, words)) + "\\n")
+    sys.stdout.flush()
+
 ov.prepare_spill_dir()
 tensor = ov.spill_tensor_to_disk(torch.arange(1000), required=True)
 if len(sys.argv) > 1 and os.fork() == 0:
-    print("child", os.getpid(), flush=True)
+    say("child", os.getpid())
     sys.stdin.readline()
-    print("child", int(tensor.sum()), flush=True)
+    say("child", int(tensor.sum()))
     os._exit(0)
-print("file", tensor.untyped_storage().filename, flush=True)
+say("file", tensor.untyped_storage().filename)
 sys.stdin.read()
 """
 
