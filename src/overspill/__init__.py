@@ -52,6 +52,7 @@ _HOMES = {
     "PartitionBook": "graph",
     "RangePartitionBook": "graph",
     "TensorPartitionBook": "graph",
+    "build_csr": "graph",
     "build_dataset": "graph",
     "open_dataset": "graph",
 }

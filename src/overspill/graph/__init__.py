@@ -1,6 +1,8 @@
 """The opened dataset: topology, sampler, feature gather; and the door to the build."""
 
 from overspill.graph.construct import build_dataset as build_dataset
+from overspill.graph.csr import CSR as CSR
+from overspill.graph.csr import build_csr as build_csr
 from overspill.graph.dataset import Dataset as Dataset
 from overspill.graph.dataset import Topology as Topology
 from overspill.graph.dataset import open_dataset as open_dataset
@@ -9,11 +11,13 @@ from overspill.graph.partition_books import RangePartitionBook as RangePartition
 from overspill.graph.partition_books import TensorPartitionBook as TensorPartitionBook
 
 __all__ = [
+    "CSR",
     "Dataset",
     "PartitionBook",
     "RangePartitionBook",
     "TensorPartitionBook",
     "Topology",
+    "build_csr",
     "build_dataset",
     "open_dataset",
 ]
