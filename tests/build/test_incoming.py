@@ -13,7 +13,7 @@ import pytest
 
 from overspill.build.directory import BuildDirectory
 from overspill.build.frames import GAVE_UP, NPY_HEADER_BYTES, frame, note, npy_closing, npy_header
-from overspill.build.incoming import Arrived, put_names, take_in
+from overspill.build.incoming import Arrived, pipe_of, put_names, take_in, without_streams
 from overspill.build.npy import bits_dtype, read_npy_header
 from overspill.build.outgoing import Outgoing
 from overspill.build.source import SourceFile
@@ -42,7 +42,7 @@ def spec(tmp_path: Path) -> BuildSpec:
     )
 
 
-def pipe_of(data: bytes) -> int:
+def pipe_with(data: bytes) -> int:
     """A pipe that holds so much and has no sender any more."""
     reading, writing = os.pipe()
     with os.fdopen(writing, "wb") as file:
@@ -51,14 +51,17 @@ def pipe_of(data: bytes) -> int:
 
 
 def test_a_stream_as_written_by_hand(spec: BuildSpec) -> None:
-    with BuildDirectory(spec.out) as directory, take_in(spec, directory, pipe_of(WHOLE)) as arrived:
+    with (
+        BuildDirectory(spec.out) as directory,
+        take_in(spec, directory, pipe_with(WHOLE)) as arrived,
+    ):
         (path,) = arrived.spec.edges[0].paths
         assert arrived.names == {path: "edges (sent from memory)"} and arrived.spec.streams == ()
         assert np.load(path).tolist() == [[0, 1], [2, 3]]
         assert read_npy_header(SourceFile.check(path)).offset == NPY_HEADER_BYTES
-        assert Path(path).parent == Path(spec.out) / "scratch"
+        assert Path(path).parent == Path(spec.out) / "scratch" / "sent"
         arrived.remove()
-        assert not Path(path).exists()
+        assert not Path(path).parent.exists()
         arrived.remove()
 
 
@@ -74,7 +77,7 @@ def test_what_ends_early_is_never_taken_for_the_whole(
         BuildDirectory(spec.out) as directory,
         pytest.raises(InputError, match="ended early"),
     ):
-        take_in(spec, directory, pipe_of(data))
+        take_in(spec, directory, pipe_with(data))
     assert not Path(spec.out).exists()
 
 
@@ -82,7 +85,7 @@ def test_every_byte_counts(spec: BuildSpec) -> None:
     """Cut anywhere at all, nothing is taken in; and the pipe is closed each time."""
     for cut in range(0, len(WHOLE), 7):
         with BuildDirectory(spec.out) as directory:
-            pipe = pipe_of(WHOLE[:cut])
+            pipe = pipe_with(WHOLE[:cut])
             with pytest.raises(InputError):
                 take_in(spec, directory, pipe)
             with pytest.raises(OSError, match="Bad file descriptor"):
@@ -94,14 +97,16 @@ def test_every_byte_counts(spec: BuildSpec) -> None:
 def test_a_shape_that_is_not_what_came(spec: BuildSpec, shape: tuple[int, ...]) -> None:
     closing = framed(note(npy_closing(np.dtype(np.int64), shape, fortran=False)))
     with BuildDirectory(spec.out) as directory, pytest.raises(FormatError, match="32 bytes"):
-        take_in(spec, directory, pipe_of(CONTENTS + OPENING + DATA + frame(0) + closing))
+        take_in(spec, directory, pipe_with(CONTENTS + OPENING + DATA + frame(0) + closing))
 
 
 def test_data_in_many_small_frames(spec: BuildSpec) -> None:
     parts = b"".join(framed(bytes([byte])) for byte in np.arange(4).tobytes())
     with (
         BuildDirectory(spec.out) as directory,
-        take_in(spec, directory, pipe_of(CONTENTS + OPENING + parts + frame(0) + CLOSING)) as found,
+        take_in(
+            spec, directory, pipe_with(CONTENTS + OPENING + parts + frame(0) + CLOSING)
+        ) as found,
     ):
         assert np.load(found.spec.edges[0].paths[0]).tolist() == [[0, 1], [2, 3]]
 
@@ -142,6 +147,30 @@ def test_each_stream_takes_its_place(tmp_path: Path) -> None:
             assert (np.load(path) == number).all()
 
 
+def test_what_can_be_looked_at_before_anything_was_sent() -> None:
+    stored, sent = ArraySpec(paths=("/x.npy",)), ArraySpec(paths=("/y.npy", "stream:1"))
+    of_edges = ArraySpec(columns=("w",))
+    spec = BuildSpec(
+        out="/out",
+        edges=(
+            EdgeSpec(paths=("stream:0", "/e.npy"), arrays={"a": of_edges, "b": sent}),
+            EdgeSpec(type=("a", "to", "b"), paths=("stream:0",)),
+        ),
+        nodes={"node": NodeSpec(arrays={"x": stored, "y": sent}), "a": NodeSpec(), "b": NodeSpec()},
+        streams=("npy", "npy"),
+    )
+    found = without_streams(spec)
+    assert [edge.paths for edge in found.edges] == [("/e.npy",), ()] and found.streams == ()
+    assert found.edges[0].arrays == {"a": of_edges}
+    assert found.nodes == {"node": NodeSpec(arrays={"x": stored}), "a": NodeSpec(), "b": NodeSpec()}
+    assert without_streams(found) == found
+
+
+def test_the_pipe_among_the_arguments() -> None:
+    assert pipe_of(["overspill.build", "7", "--streams", "12"]) == 12
+    assert pipe_of(["overspill.build", "7"]) == pipe_of([]) == -1
+
+
 def test_progress_counts_what_was_announced_and_what_was_not(tmp_path: Path) -> None:
     streams = Outgoing()
     streams.add(EDGES, what="edges")
@@ -176,10 +205,14 @@ def test_a_disk_that_fills_up(loop_disk: Any) -> None:
     assert caught.value.errno == errno.ENOSPC and not (disk / "out").exists()
 
 
+def named(names: dict[str, str]) -> Arrived:
+    return Arrived(BuildSpec(out="/data/out"), BuildDirectory("/data/out"), names)
+
+
 @pytest.mark.parametrize("kind", [InputError, FormatError])
 def test_errors_speak_of_what_was_given(tmp_path: Path, kind: type[InputError]) -> None:
-    path = "/data/out/scratch/sent-1.npy"
-    arrived = Arrived(BuildSpec(out="/data/out"), {path: "edges (sent from memory)"})
+    path = "/data/out/scratch/sent/sent-1.npy"
+    arrived = named({path: "edges (sent from memory)"})
     error = kind(f"{path} has 3 rows, by sent-1.npy; not /a/sent-1.npy", path=path, remedy=path)
     with pytest.raises(kind), arrived:
         raise error

@@ -11,13 +11,19 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 
 from overspill.build.directory import SCRATCH, BuildDirectory
-from overspill.build.frames import NPY_HEADER_BYTES, FrameReader, SenderGoneError, npy_header
+from overspill.build.frames import (
+    NPY_HEADER_BYTES,
+    PIPE_OPTION,
+    FrameReader,
+    SenderGoneError,
+    npy_header,
+)
 from overspill.build.spec import STREAM_PREFIX, ArraySpec, BuildSpec
 from overspill.build.spool import ScratchFile
 from overspill.errors import DiskRefusedError, FormatError, InputError, OverspillError
@@ -25,21 +31,24 @@ from overspill.linux.blocks import write_all
 from overspill.linux.mounts import free_disk_bytes
 
 _BUFFER_BYTES = 1 << 20
+_PLACE = "sent"
 _SUFFIXES = {"npy": ".npy", "arrow": ".arrows"}
 _Told = Callable[[int, int], None]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Arrived:
     """What was sent, in files; as a context manager it removes them and puts names into errors.
 
     Attributes:
         spec: The build, with the files' paths in the places of the streams.
+        directory: The build's directory, which holds them.
         names: Path -> what people call it.
     """
 
     spec: BuildSpec
-    names: dict[str, str] = field(default_factory=dict)
+    directory: BuildDirectory
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def remove(self) -> None:
         """Remove the files: before the dataset is published, and at the end in any case.
@@ -47,13 +56,8 @@ class Arrived:
         Raises:
             DiskRefusedError: The system refused.
         """
-        for path in self.names:
-            try:
-                Path(path).unlink(missing_ok=True)
-            except OSError as error:
-                raise DiskRefusedError(
-                    f"{path} cannot be removed: {error.strerror}", path=path, errno=error.errno
-                ) from error
+        if self.names:
+            self.directory.remove_scratch(_PLACE)
 
     def __enter__(self) -> Arrived:
         return self
@@ -91,7 +95,7 @@ def take_in(
         DiskRefusedError: It does not fit the disk, or the disk refused.
     """
     if not spec.streams:
-        return Arrived(spec)
+        return Arrived(spec, directory)
     try:
         intake = _Intake(spec, directory, FrameReader(pipe), on_progress)
         return intake.run()
@@ -128,7 +132,7 @@ class _Intake:
             path = str(self._one_file(number))
             places[f"{STREAM_PREFIX}{number}"] = path
             names[path] = one["name"]
-        return Arrived(_with_paths(self._spec, places), names)
+        return Arrived(_with_paths(self._spec, places), self._directory, names)
 
     def _require_disk(self) -> None:
         free = free_disk_bytes(self._directory.path)
@@ -144,7 +148,7 @@ class _Intake:
 
     def _one_file(self, number: int) -> Path:
         kind = self._frames.note()["kind"]
-        relative = f"{SCRATCH}/sent-{number}{_SUFFIXES[kind]}"
+        relative = f"{SCRATCH}/{_PLACE}/sent-{number}{_SUFFIXES[kind]}"
         file = ScratchFile(self._directory.file(relative))
         try:
             offset = NPY_HEADER_BYTES if kind == "npy" else 0
@@ -168,6 +172,35 @@ class _Intake:
             self._done += count
             if self._on_progress is not None:
                 self._on_progress(self._done, self._announced)
+
+
+def pipe_of(arguments: Sequence[str]) -> int:
+    """The pipe's descriptor among the process's arguments, as `run_build` starts it; -1 if none."""
+    if PIPE_OPTION not in arguments:
+        return -1
+    return int(arguments[arguments.index(PIPE_OPTION) + 1])
+
+
+def without_streams(spec: BuildSpec) -> BuildSpec:
+    """The part of a build that can be looked at before anything was sent."""
+
+    def stored(paths: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(path for path in paths if not path.startswith(STREAM_PREFIX))
+
+    def arrays(held: dict[str, ArraySpec]) -> dict[str, ArraySpec]:
+        return {name: one for name, one in held.items() if stored(one.paths) == one.paths}
+
+    return replace(
+        spec,
+        edges=tuple(
+            replace(edge, paths=stored(edge.paths), arrays=arrays(edge.arrays))
+            for edge in spec.edges
+        ),
+        nodes={
+            name: replace(node, arrays=arrays(node.arrays)) for name, node in spec.nodes.items()
+        },
+        streams=(),
+    )
 
 
 def _with_paths(spec: BuildSpec, places: Mapping[str, str]) -> BuildSpec:
