@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from overspill.storage.manifest import (
     publish_manifest,
 )
 from overspill.storage.records import FileRecord
+from overspill.storage.texts import joined, text_hashes
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,46 @@ def write_graph(
     edge = EdgeTypeRecord("node", "to", "node", len(indices), {"csc": csc})
     publish_manifest(path, Manifest(uuid.uuid4().hex, {"node": node}, {edge.key: edge}))
     return SmallGraph(path, indptr, indices, held)
+
+
+def write_nodes(
+    path: Path, raw: list[Any], *, salt: int = 0, order: np.ndarray | None = None
+) -> list[Any]:
+    """A dataset of nodes alone, with raw ids; `order` is the old number of each new node.
+
+    Returns:
+        The raw id of each node.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    if raw and isinstance(raw[0], str):
+        offsets, data = joined(raw)
+        hashes = text_hashes(offsets, data, salt=salt)
+        known = dict(sorted(zip(hashes.tolist(), raw, strict=True)))
+        offsets, data = joined(list(known.values()))
+        texts = {
+            "offsets": write_array(path / "offsets", offsets),
+            "data": write_array(path / "text", data),
+        }
+    else:
+        known, texts = {value: value for value in sorted(raw)}, None
+    node = NodeTypeRecord(
+        "node",
+        len(known),
+        ids=write_array(path / "ids", np.array(list(known), np.int64)),
+        texts=texts,
+        salt=salt,
+    )
+    listed = list(known.values())
+    if order is not None:
+        renumbered = np.argsort(order).astype(order.dtype)
+        node = replace(
+            node,
+            original=write_array(path / "original", order),
+            renumbered=write_array(path / "renumbered", renumbered),
+        )
+        listed = [listed[old] for old in order]
+    publish_manifest(path, Manifest(uuid.uuid4().hex, {"node": node}, {}))
+    return listed
 
 
 def random_graph(

@@ -14,8 +14,14 @@ from confined import make_cold
 from overspill.errors import FormatError, InputError, StaleFileError
 from overspill.graph.dataset import open_dataset
 from overspill.linux.cache import cached_bytes
+from overspill.storage.manifest import (
+    EdgeTypeRecord,
+    Manifest,
+    NodeTypeRecord,
+    publish_manifest,
+)
 from overspill.storage.records import numpy_view_dtype
-from small_graphs import random_graph, write_graph
+from small_graphs import random_graph, write_array, write_graph
 
 EMPTY = (np.zeros(5, np.int64), np.zeros(0, np.int32))
 
@@ -34,6 +40,57 @@ def test_an_opened_dataset_shows_what_it_holds(tmp_path: Path) -> None:
     np.testing.assert_array_equal(ds.features("x"), graph.arrays["x"])
     assert ds.features("x", "node") is ds.features("x")
     assert all(map(ov.is_disk_backed, (topology.indptr, topology.indices, ds.features("x"))))
+
+
+def write_edges(path: Path) -> dict[str, np.ndarray]:
+    """Three users, two items, four purchases in both layouts, with all that edges can have."""
+    arrays = {
+        "csc_indptr": np.array([0, 3, 4]),
+        "csc_indices": np.array([0, 1, 2, 0], np.int32),
+        "csc_edge_ids": np.array([3, 0, 2, 1], np.int32),
+        "csc_counts": np.array([1, 5, 1, 2]),
+        "csr_indptr": np.array([0, 2, 3, 4]),
+        "csr_indices": np.array([0, 1, 0, 0], np.int32),
+        "csc_w": np.arange(8, dtype=np.float32).reshape(4, 2),
+        "csr_w": np.arange(8, 16, dtype=np.float32).reshape(4, 2),
+    }
+    path.mkdir()
+    records = {name: write_array(path / name, values) for name, values in arrays.items()}
+    parts = ("indptr", "indices", "edge_ids", "counts")
+    layouts = {
+        layout: {
+            part: records[f"{layout}_{part}"] for part in parts if f"{layout}_{part}" in arrays
+        }
+        for layout in ("csc", "csr")
+    }
+    held = {layout: {"w": records[f"{layout}_w"]} for layout in layouts}
+    edge = EdgeTypeRecord("user", "buys", "item", 4, layouts, held)
+    nodes = {"user": NodeTypeRecord("user", 3), "item": NodeTypeRecord("item", 2)}
+    publish_manifest(path, Manifest("0" * 32, nodes, {edge.key: edge}))
+    return arrays
+
+
+def test_both_layouts_and_what_edges_have(tmp_path: Path) -> None:
+    arrays = write_edges(tmp_path / "d")
+    ds = open_dataset(tmp_path / "d")
+    for layout in ("csc", "csr"):
+        topology = ds.topology(layout=layout)
+        np.testing.assert_array_equal(topology.indptr, arrays[f"{layout}_indptr"])
+        np.testing.assert_array_equal(topology.indices, arrays[f"{layout}_indices"])
+        assert ds.edge_feature_names(layout=layout) == ["w"]
+        held = ds.edge_features("w", ("user", "buys", "item"), layout=layout)
+        np.testing.assert_array_equal(held, arrays[f"{layout}_w"])
+        rows = ds.gather("w", [3, 0], edge_type=("user", "buys", "item"), layout=layout)
+        np.testing.assert_array_equal(rows, arrays[f"{layout}_w"][[3, 0]])
+    np.testing.assert_array_equal(ds.topology().edge_ids, arrays["csc_edge_ids"])
+    np.testing.assert_array_equal(ds.topology().counts, arrays["csc_counts"])
+    assert ds.topology(layout="csr").edge_ids is None and ds.topology(layout="csr").counts is None
+
+
+def test_places_of_edges_out_of_range(tmp_path: Path) -> None:
+    write_edges(tmp_path / "d")
+    with pytest.raises(InputError, match=r"first is 4 .*there are 4 edges"):
+        open_dataset(tmp_path / "d").gather("w", [0, 4], edge_type=("user", "buys", "item"))
 
 
 def test_writing_to_a_feature_never_reaches_the_file(tmp_path: Path) -> None:
@@ -163,6 +220,10 @@ def test_ids_out_of_range_name_the_first(tmp_path: Path, ids: list[int]) -> None
         (lambda ds: ds.features("x", "user"), "'user'", "node"),
         (lambda ds: ds.topology(("a", "b", "c")), "'b'", "'to'"),
         (lambda ds: ds.topology(layout="csr"), "'csr'", "csc"),
+        (lambda ds: ds.edge_features("w"), "'w'", "it has none"),
+        (lambda ds: ds.edge_features("w", layout="csr"), "'csr'", "csc"),
+        (lambda ds: ds.gather("w", [0], edge_type=("a", "b", "c")), "'b'", "'to'"),
+        (lambda ds: ds.edge_feature_names(layout="coo"), "'coo'", "csc"),
     ],
 )
 def test_unknown_names_are_answered_with_those_there_are(
@@ -185,16 +246,6 @@ def test_a_file_that_changes_under_an_open_dataset_is_an_error(tmp_path: Path, d
         (tmp_path / "node.x").unlink()
     with pytest.raises(StaleFileError, match=r"node\.x"):
         ds.gather("x", [399])
-
-
-def test_raw_ids_are_kept_and_found(tmp_path: Path) -> None:
-    raw = np.array([-3, 10, 11, 2**50])
-    write_graph(tmp_path, *EMPTY, raw_ids=raw)
-    ds = open_dataset(tmp_path)
-    assert ds.node_ids().tolist() == raw.tolist()
-    assert ds.lookup([2**50, -3]).tolist() == [3, 0]
-    with pytest.raises(InputError, match="12"):
-        ds.lookup([10, 12])
 
 
 def test_dense_ids_are_their_own_raw_ids(tmp_path: Path) -> None:

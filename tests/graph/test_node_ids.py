@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
 from overspill.errors import InputError
-from overspill.graph.node_ids import lookup_ids, require_within, whole_ids
+from overspill.graph.node_ids import as_texts, require_within, whole_ids
 
 
 @pytest.mark.parametrize(
@@ -41,13 +44,48 @@ def test_ids_out_of_range_are_named_and_counted() -> None:
         require_within(np.array([0, 12, 3, -1]), 10, what="seeds")
 
 
-def test_raw_ids_are_found_in_any_order_with_repeats() -> None:
-    raw = np.array([-5, 0, 7, 100, 2**62])
-    assert lookup_ids(raw, np.array([2**62, -5, 7, 7]), what="ids").tolist() == [4, 0, 2, 2]
+TEXTS = ["007", "7", "", "é"]
 
 
-@pytest.mark.parametrize("raw", [[], [1, 5]])
-@pytest.mark.parametrize("missing", [0, 3, 9])
-def test_a_raw_id_that_no_node_has_is_named(raw: list[int], missing: int) -> None:
-    with pytest.raises(InputError, match=f"1 of 1 ids .* first is {missing} at position 0"):
-        lookup_ids(np.array(raw, dtype=np.int64), np.array([missing]), what="ids")
+@pytest.mark.parametrize(
+    "ids",
+    [
+        TEXTS,
+        tuple(TEXTS),
+        np.array(TEXTS),
+        np.array(TEXTS, object),
+        pa.array(TEXTS),
+        [np.str_(text) for text in TEXTS],
+    ],
+)
+def test_strings_of_any_kind(ids: Any) -> None:
+    found = as_texts(ids)
+    assert found == TEXTS
+
+
+@pytest.mark.parametrize("ids", [[], (), np.empty(0, np.int64), torch.empty(0), range(0)])
+def test_no_ids_are_of_any_kind(ids: Any) -> None:
+    assert as_texts(ids) == []
+
+
+@pytest.mark.parametrize(
+    "ids", [[1, 2], np.array([1]), torch.tensor([1]), range(3), np.array([[1]]), np.array([1, 2.5])]
+)
+def test_what_is_no_text_is_left_to_others(ids: Any) -> None:
+    assert as_texts(ids) is None
+
+
+@pytest.mark.parametrize(
+    ("ids", "told"),
+    [
+        ("007", "one string"),
+        (b"007", "one string"),
+        (["007", 7], "position 1 is 7"),
+        ([None, "7"], "position 0 is None"),
+        (np.array([b"7"]), "bytes"),
+        (pa.array(["7", None]), "position 1 is None"),
+    ],
+)
+def test_strings_among_other_things_are_refused(ids: Any, told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        as_texts(ids)

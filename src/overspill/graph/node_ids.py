@@ -1,4 +1,4 @@
-"""Node ids as people pass them: turned into int64, held against their range, looked up."""
+"""Ids as people pass them: turned into int64 or into strings, held against their range."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def whole_ids(ids: torch.Tensor | npt.NDArray[Any] | Sequence[int]) -> _Ids:
     return np.ascontiguousarray(held, dtype=np.int64)
 
 
-def require_within(ids: _Ids, count: int, *, what: str) -> None:
+def require_within(ids: _Ids, count: int, *, what: str, counted: str = "nodes") -> None:
     """Refuse ids outside ``range(count)``: one pass over them, no copy.
 
     Raises:
@@ -53,39 +53,43 @@ def require_within(ids: _Ids, count: int, *, what: str) -> None:
     if outside:
         raise InputError(
             f"{outside} of {ids.size} {what} are out of range: the first is {int(ids[first])} at "
-            f"position {first}, and there are {count} nodes",
+            f"position {first}, and there are {count} {counted}",
             row=first,
             value=str(int(ids[first])),
-            remedy=f"pass ids from 0 to {count - 1}" if count else "there is no node to name",
+            remedy=f"pass ids from 0 to {count - 1}" if count else "there is none to name",
         )
 
 
-def lookup_ids(raw: _Ids, wanted: _Ids, *, what: str) -> _Ids:
-    """Find raw ids in a strictly increasing array.
-
-    Args:
-        raw: int64 (nodes,), strictly increasing.
-        wanted: int64 (ids,).
-        what: Names the ids in an error.
+def as_texts(ids: Any) -> list[str] | None:
+    """Strings as people pass them: a list, an array of numpy's, or what turns into one.
 
     Returns:
-        int64 (ids,), their places.
+        The strings; none of no ids of any kind; None where they are something else.
 
     Raises:
-        InputError: An id is not there.
+        InputError: Strings among other things, one string alone, bytes, or several dimensions.
     """
-    order = np.argsort(wanted)  # in order, a search touches pages near those of the one before
-    places = np.empty(wanted.size, dtype=np.int64)
-    places[order] = np.searchsorted(raw, wanted[order])
-    clipped = np.minimum(places, max(raw.size - 1, 0))
-    missing = np.flatnonzero(raw[clipped] != wanted) if raw.size else np.arange(wanted.size)
-    if missing.size:
-        first = int(missing[0])
+    if isinstance(ids, str | bytes):
         raise InputError(
-            f"{missing.size} of {wanted.size} {what} belong to no node: the first is "
-            f"{int(wanted[first])} at position {first}",
-            row=first,
-            value=str(int(wanted[first])),
-            remedy="pass ids that the edges named; node_ids() lists them",
+            "one string was passed where ids are wanted", remedy="pass a list of strings"
         )
-    return places
+    held = ids
+    if hasattr(ids, "__array__") and not isinstance(ids, torch.Tensor):
+        array = np.asarray(ids)
+        if array.dtype.kind == "S":
+            raise InputError("ids are bytes, not text", remedy="decode them: ids.astype(str)")
+        if array.dtype.kind not in "UOT" or array.ndim != 1:
+            return None if array.size else []
+        held = array.tolist()
+    if not isinstance(held, list | tuple):
+        return None if len(ids) else []
+    texts = [text for text in held if isinstance(text, str)]
+    if texts and len(texts) < len(held):
+        place = next(at for at, text in enumerate(held) if not isinstance(text, str))
+        raise InputError(
+            f"ids are text, but the one at position {place} is {held[place]!r}",
+            row=place,
+            value=repr(held[place]),
+            remedy="pass strings alone, or whole numbers alone",
+        )
+    return list(texts) if texts or not held else None

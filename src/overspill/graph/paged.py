@@ -71,6 +71,10 @@ class PagedArray:
         """Bytes of the array's elements."""
         return self._payload.nbytes
 
+    def elements(self, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """The payload as a flat array; a page that is absent is read alone as it is touched."""
+        return self._payload.view(dtype)
+
     def check_unchanged(self) -> None:
         """Refuse to go on over a file that was cut, replaced or removed: one system call.
 
