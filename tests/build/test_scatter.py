@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naive_rows import NARROW, building, content, cut_both, output, random_rows, same_bits
+from overspill.build.row_blocks import SpoolLimits, shape_spool
 from overspill.build.row_output import MissingPositionError, RepeatedPositionError, RowOutput
-from overspill.build.row_spool import SpoolLimits, shape_spool
 from overspill.build.scatter import scatter_rows
 from overspill.build.spool import ScratchFile
 from overspill.errors import DiskRefusedError, FormatError, InputError

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from overspill.build.assemble import second_level
 from overspill.build.partition import RangePartitioner
 from overspill.build.pipeline import Behind, prefetched
+from overspill.build.row_blocks import Ids, Words, as_words, word_dtype
 from overspill.build.row_output import (
     MissingPositionError,
     RepeatedPositionError,
@@ -28,7 +29,6 @@ from overspill.build.row_output import (
     ScatterResult,
 )
 from overspill.build.row_sources import RowSource, ended
-from overspill.build.row_spool import Ids, Words, as_words, word_dtype
 from overspill.build.scatter import scatter_rows
 from overspill.build.spool import Blocks
 from overspill.errors import FormatError, InputError

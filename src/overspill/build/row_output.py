@@ -8,7 +8,7 @@ from pathlib import Path
 
 from overspill.build.directory import BuildDirectory
 from overspill.build.plan import BuildPlan
-from overspill.build.row_spool import SpoolLimits
+from overspill.build.row_blocks import SpoolLimits
 from overspill.errors import InputError
 from overspill.storage.arrays import ArrayWriter
 from overspill.storage.records import STORED_DTYPES, FileRecord

@@ -20,32 +20,16 @@ import numpy as np
 import numpy.typing as npt
 
 from overspill.build.fill import fill_element
-from overspill.build.pipeline import Behind, prefetched
-from overspill.build.row_output import (
-    MissingPositionError,
-    RepeatedPositionError,
-    RowOutput,
-    ScatterResult,
-)
+from overspill.build.pipeline import prefetched
+from overspill.build.row_blocks import Slots, most_block_bytes, shape_spool, word_dtype
+from overspill.build.row_flow import GivenPiece, GivenRows, Pieces, RowsOut
+from overspill.build.row_output import RepeatedPositionError, RowOutput, ScatterResult
 from overspill.build.row_sources import ended
-from overspill.build.row_spool import (
-    Ids,
-    RowSpool,
-    ScatteredFile,
-    Slots,
-    Words,
-    as_words,
-    most_block_bytes,
-    shape_spool,
-    word_dtype,
-)
+from overspill.build.row_spool import RowSpool, ScatteredFile
 from overspill.build.row_trace import PositionTrace
-from overspill.errors import FormatError, InputError
+from overspill.errors import FormatError
 from overspill.kernels.rows import place_rows
-from overspill.storage.arrays import ArrayWriter
-from overspill.storage.records import numpy_view_dtype
 
-Pieces = Iterator[tuple[Ids, npt.NDArray[Any]]]
 _BUFFERS = 3
 _PAGE = 4096
 
@@ -87,8 +71,8 @@ def scatter_rows(
     """
     element = None if fill is None else fill_element(fill, output.dtype)
     with output.open() as writer, ExitStack() as stack:
-        rows = stack.enter_context(closing(_InOrder(output, writer, element, on_progress)))
-        given = _Given(pieces, output)
+        rows = stack.enter_context(closing(RowsOut(output, writer, element, on_progress)))
+        given = GivenRows(pieces, output)
         checked = stack.enter_context(ended(prefetched(given.pieces())))
         if output.count * (output.row_bytes + 8) <= output.memory_bytes // 2:
             _place_at_once(checked, output, rows)
@@ -104,115 +88,7 @@ def scatter_rows(
     return ScatterResult(writer.result, missing, given.dropped)
 
 
-class _Piece(NamedTuple):
-    """Checked rows, the first of which is number `first` in the order of the input."""
-
-    positions: Ids
-    rows: Words
-    first: int
-
-
-class _Given:
-    """The rows as they come, checked."""
-
-    def __init__(self, pieces: Pieces, output: RowOutput) -> None:
-        self._pieces, self._output = pieces, output
-        self.dropped = 0
-
-    def pieces(self) -> Iterator[_Piece]:
-        output, first = self._output, 0
-        dtype = numpy_view_dtype(output.dtype)
-        with ended(self._pieces):
-            for positions, rows in self._pieces:
-                if rows.dtype != dtype or rows.shape != (len(positions), *output.shape[1:]):
-                    raise FormatError(
-                        f"{output.path}: rows {rows.dtype} {rows.shape} for {len(positions)} "
-                        f"positions of a {output.dtype} {output.shape} array"
-                    )
-                positions = np.ascontiguousarray(positions, np.int64)
-                self._check(positions, first)
-                yield _Piece(positions, as_words(rows, output.row_bytes), first)
-                first += len(positions)
-
-    def _check(self, positions: Ids, first: int) -> None:
-        lowest, highest = positions.min(initial=0), positions.max(initial=-1)
-        if lowest < 0:
-            self.dropped += int(np.count_nonzero(positions == -1))
-        if lowest < -1 or highest >= self._output.count:
-            wrong = int(np.flatnonzero((positions < -1) | (positions >= self._output.count))[0])
-            raise InputError(
-                f"row {first + wrong} has a position outside of the {self._output.count} rows",
-                row=first + wrong,
-                value=str(int(positions[wrong])),
-            )
-
-
-class _InOrder:
-    """The rows as they go out, in order: filled where missing, written by a thread behind."""
-
-    def __init__(
-        self,
-        output: RowOutput,
-        writer: ArrayWriter,
-        element: npt.NDArray[Any] | None,
-        tell: Callable[[int], None],
-    ) -> None:
-        self.dtype = numpy_view_dtype(output.dtype)
-        self.element = element
-        self._output, self._writer, self._tell = output, writer, tell
-        self._behind: Behind[None] = Behind("overspill-rows")
-        self._total = output.count * output.row_bytes
-        self._told = self._written = 0
-        self._first_missing = -1
-        self._missing = 0
-
-    def put(self, first: int, rows: Words, seen: npt.NDArray[np.bool_]) -> None:
-        """Take the next rows; they belong to the writer until the `put` after the next."""
-        count = int(np.count_nonzero(seen))
-        elements = rows.reshape(-1).view(np.uint8).view(self.dtype)
-        if count < len(seen):
-            self.miss(first + int(seen.argmin()), len(seen) - count)
-            if self.element is not None:
-                elements.reshape(len(seen), -1 if elements.size else 0)[~seen] = self.element
-        self.put_elements(elements)
-
-    def put_elements(self, elements: npt.NDArray[Any]) -> None:
-        """Take the next elements, likewise."""
-        if self.element is None and self._missing:
-            return  # only counted from here on
-        self._behind.submit(self._writer.append, elements)
-        self._written += elements.nbytes
-        self._reach((self._total + self._written) // 2)
-
-    def miss(self, position: int, count: int) -> None:
-        """Note rows that are missing, in order."""
-        if not self._missing:
-            self._first_missing = position
-        self._missing += count
-
-    def taken(self, nbytes: int) -> None:
-        """Say how many bytes have been taken in: half of the work."""
-        self._reach(min(nbytes, self._total) // 2)
-
-    def finish(self) -> int:
-        """Wait for the writer; returns how many rows were missing."""
-        self._behind.wait()
-        if self.element is None and self._missing:
-            raise MissingPositionError(self._first_missing, self._missing)
-        self._reach(self._total)
-        return self._missing
-
-    def close(self) -> None:
-        """Wait for the thread to end."""
-        self._behind.close()
-
-    def _reach(self, done: int) -> None:
-        if done > self._told:
-            self._tell(done - self._told)
-            self._told = done
-
-
-def _place_at_once(pieces: Iterator[_Piece], output: RowOutput, rows: _InOrder) -> None:
+def _place_at_once(pieces: Iterator[GivenPiece], output: RowOutput, rows: RowsOut) -> None:
     word = word_dtype(output.row_bytes)
     out = np.zeros((output.count, output.row_bytes // word.itemsize), word)
     sources = np.full(output.count, -1, np.int64)
@@ -244,11 +120,11 @@ class _Part(NamedTuple):
 class _SpooledRows:
     """Rows by way of a spool of ranges, of several levels where there are many."""
 
-    def __init__(self, output: RowOutput, rows: _InOrder, trace: PositionTrace | None) -> None:
+    def __init__(self, output: RowOutput, rows: RowsOut, trace: PositionTrace | None) -> None:
         self._output, self._rows, self._trace = output, rows, trace
         self._paths: list[Path] = []
 
-    def run(self, pieces: Iterator[_Piece]) -> None:
+    def run(self, pieces: Iterator[GivenPiece]) -> None:
         with self._spool(self._output.count, level=0) as spool:
             for piece in pieces:
                 if self._trace is not None:
@@ -324,13 +200,13 @@ class _SpooledRows:
 class _WideRows:
     """Rows so wide that each is worth a write: they go to their places in a scratch file."""
 
-    def __init__(self, output: RowOutput, rows: _InOrder, trace: PositionTrace | None) -> None:
+    def __init__(self, output: RowOutput, rows: RowsOut, trace: PositionTrace | None) -> None:
         self._output, self._rows, self._trace = output, rows, trace
         # No page is shared by two rows, so none is written twice.
         self._stride = -(-output.row_bytes // _PAGE) * _PAGE
         self._seen = np.zeros(-(-output.count // 8), np.uint8)
 
-    def run(self, pieces: Iterator[_Piece]) -> None:
+    def run(self, pieces: Iterator[GivenPiece]) -> None:
         output = self._output
         path = output.scratch("rows")
         with closing(ScatteredFile(path, output.count * self._stride)) as file:

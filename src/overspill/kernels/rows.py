@@ -130,6 +130,7 @@ def take_rows(
     Args:
         rows: (k, span) words, the rows from number `first` on.
         index: Numbers of rows among them.
+        first: The number of the first of them.
         out: (index.size, span) words.
     """
     for number in range(index.size):
