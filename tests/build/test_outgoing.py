@@ -49,6 +49,23 @@ class CStream:
         return self._table.__arrow_c_stream__(schema)
 
 
+class Elsewhere:
+    """An array in a file of another library: read whole by numpy, or in slices."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+        self.shape, self.dtype = array.shape, array.dtype
+        self.largest = 0
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        return self[...]
+
+    def __getitem__(self, place: Any) -> np.ndarray:
+        part = self._array[place]
+        self.largest = max(self.largest, part.nbytes)
+        return part
+
+
 def chunks(step: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     for first in range(0, COUNT, step):
         yield EDGES[0, first : first + step], EDGES[1, first : first + step]
@@ -193,6 +210,25 @@ def test_nothing_is_copied_whole(tmp_path: Path) -> None:
         streams.add(value, what="node_features['x']")
         streams.send(Counted(), {})  # type: ignore[arg-type]
         assert sum(sizes) > value.nbytes > 3 * SLICE_BYTES and max(sizes) <= SLICE_BYTES
+
+
+@pytest.mark.parametrize("value", [EDGES, EDGES.T, EDGES[:, :1], EDGES[:, :2], EDGES[:, :0]])
+def test_edges_that_lie_elsewhere_are_read_in_slices(tmp_path: Path, value: np.ndarray) -> None:
+    held = Elsewhere(value)
+    found = arrived_array(tmp_path / "out", held, axis=1)
+    wanted = value if value.shape[0] != 2 or value.shape == (2, 2) else value.T
+    assert found.tolist() == wanted.tolist()
+    assert held.largest <= SLICE_BYTES
+
+
+@pytest.mark.parametrize(
+    "value", [ROWS, ROWS[:, 0], ROWS[:0], ROWS[:, :0], ROWS.reshape(-1, 3, 20)]
+)
+def test_rows_that_lie_elsewhere_are_read_in_slices(tmp_path: Path, value: np.ndarray) -> None:
+    held = Elsewhere(value)
+    found = arrived_array(tmp_path / "out", held, what="node_features['x']")
+    assert found.dtype == value.dtype and np.array_equal(found, value)
+    assert held.largest <= SLICE_BYTES
 
 
 def test_batches_are_cut_to_bounded_sizes(tmp_path: Path) -> None:
@@ -437,12 +473,12 @@ def test_chunks_of_rows_that_are_refused(tmp_path: Path, items: list[Any], told:
 
 
 def test_a_library_that_gives_no_array() -> None:
-    class Elsewhere:
+    class Unwilling:
         def __array__(self, *_: Any, **__: Any) -> np.ndarray:
             raise TypeError("it lies on another device")
 
     with pytest.raises(InputError, match="another device") as caught:
-        Outgoing().add(Elsewhere(), what="edges")
+        Outgoing().add(Unwilling(), what="edges")
     assert isinstance(caught.value.__cause__, TypeError)
 
 

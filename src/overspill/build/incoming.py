@@ -38,7 +38,7 @@ _Told = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Arrived:
-    """What was sent, in files; as a context manager it removes them and puts names into errors.
+    """What was sent, in files; as a context manager it has errors name what people gave.
 
     Attributes:
         spec: The build, with the files' paths in the places of the streams.
@@ -51,7 +51,7 @@ class Arrived:
     names: Mapping[str, str] = field(default_factory=dict)
 
     def remove(self) -> None:
-        """Remove the files: before the dataset is published, and at the end in any case.
+        """Remove the files, before the dataset is published; undoing the build removes them too.
 
         Raises:
             DiskRefusedError: The system refused.
@@ -70,8 +70,6 @@ class Arrived:
     ) -> None:
         if isinstance(error, InputError | FormatError):
             put_names(error, self.names)
-        if error is None:  # else the directory is undone, or kept to be taken up again
-            self.remove()
 
 
 def take_in(

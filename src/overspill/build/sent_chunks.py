@@ -215,17 +215,17 @@ def _rows_in_chunks(chunks: _Chunks) -> Payload:
 def _rows(
     every: Iterator[Table | Whole | Pair], chunks: _Chunks, closing: dict[str, Any]
 ) -> Iterator[memoryview]:
-    like: Array | None = None
+    like, told = _NO_ROWS, False
     for value in every:
         array = value.array if isinstance(value, Whole) else _NO_ROWS
-        if like is None or (like.size == 0 and array.size):
+        empty = array.ndim > 0 and len(array) == 0
+        if not told:
             rows_of(array, chunks.what)  # refuses what no file holds
-            like = array[:1] if array.ndim else array
-        if array.size == 0 and array.ndim:
+            like, told = array[:1] if array.ndim else array, not empty
+        if empty:
             continue
         yield from pieces_of(_fitting(array, like, chunks))
         chunks.rows += len(array)
-    assert like is not None
     closing.update(npy_closing(like.dtype, (chunks.rows, *like.shape[1:]), fortran=False))
 
 

@@ -6,14 +6,15 @@ Known by what it offers, never by its library, so that none is imported for it.
 from __future__ import annotations
 
 import io
+import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from overspill.build.sent_arrays import Array, as_array
+from overspill.build.sent_arrays import SLICE_BYTES, Array, as_array
 from overspill.errors import InputError
 
 _TABLE_METHODS = ("__arrow_c_stream__", "to_arrow_reader", "fetch_record_batch")
@@ -88,11 +89,34 @@ def recognise(value: Any, name: str, *, edges: bool, prepare: Prepare) -> Value 
         return _of_column(value, name, edges=edges)
     if _offers(value, _TABLE_METHODS) or _is_record_batch(value):
         return Table(value)
+    if _lies_elsewhere(value):
+        return Several(_slices(value, edges=edges))
     if _offers(value, ("__array__", "__dlpack__")):
         return Whole(as_array(value, name))
     if isinstance(value, Iterable) and not isinstance(value, Mapping | set | frozenset):
         return Several(value)
     return None
+
+
+def _lies_elsewhere(value: Any) -> bool:
+    """Whether it is an array that would be read whole, as of h5py or zarr, and gives slices too."""
+    known = ("__array_interface__", "__dlpack__", "to_numpy")
+    offered = all(hasattr(value, name) for name in ("__array__", "shape", "dtype", "__getitem__"))
+    return offered and not _offers(value, known) and value.shape not in {(), (2, 2)}
+
+
+def _slices(value: Any, *, edges: bool) -> Iterator[Any]:
+    """Its slices of bounded size; edges as pairs, which no slice's shape makes ambiguous."""
+    apart = edges and len(value.shape) == 2 and value.shape[0] == 2
+    count = value.shape[1] if apart else value.shape[0]
+    row_bytes = value.dtype.itemsize * math.prod(value.shape) // max(1, count)
+    step = max(1, SLICE_BYTES // max(1, row_bytes))
+    for first in range(0, max(1, count), step):
+        if apart:
+            yield tuple(np.asarray(value[end, first : first + step]) for end in (0, 1))
+            continue
+        part = np.asarray(value[first : first + step])
+        yield tuple(part.T) if edges and value.shape[1:] == (2,) else part
 
 
 def _prepared(value: Any, name: str, prepare: Prepare) -> Any:
