@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from confined import make_cold
-from overspill.errors import FormatError
+from overspill.errors import FormatError, StaleFileError
 from overspill.storage import texts as texts_module
 from overspill.storage.texts import StoredTexts, joined, split, text_hashes
 from small_graphs import write_array
@@ -66,6 +67,17 @@ def test_damaged_offsets_are_not_followed(tmp_path: Path, offsets: list[int]) ->
     held = stored(tmp_path, ["ab", "c"], offsets=np.array(offsets))
     with pytest.raises(FormatError, match="offsets"):
         held.spans(np.array([0, 1]))
+
+
+@pytest.mark.parametrize("name", ["offsets", "data"])
+def test_a_file_that_was_cut_or_removed_is_stale(tmp_path: Path, name: str) -> None:
+    held = stored(tmp_path, ["ab", "c"])
+    os.truncate(tmp_path / name, 4096)
+    with pytest.raises(StaleFileError):
+        held.spans(np.array([0]))
+    (tmp_path / name).unlink()
+    with pytest.raises(StaleFileError):
+        held.spans(np.array([0]))
 
 
 def test_python_strings_there_and_back() -> None:

@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from overspill.errors import FormatError
+from overspill.errors import FormatError, StaleFileError
 from overspill.kernels.strings import copy_strings, hash_strings, match_strings
 from overspill.linux.fetch import PAGE_BYTES, PageFetcher
+from overspill.linux.identity import identify_file
 from overspill.linux.pages import advise, resident_pages
 from overspill.storage.arrays import map_array
 from overspill.storage.records import FileRecord
@@ -65,7 +66,10 @@ class StoredTexts:
 
         Raises:
             FormatError: The offsets are damaged.
+            StaleFileError: A file was cut, replaced or removed since it was mapped.
         """
+        self._offsets.check_unchanged()
+        self._data.check_unchanged()
         starts, ends = np.empty((2, len(places)), np.int64)
         held = self._offsets.payload
         for block in self._offsets.blocks(places * 8, 16, len(places)):
@@ -121,6 +125,19 @@ class _RandomFile:
         self._probed = probed
         advise(self._mapping.address, self._mapping.nbytes, "random")
         self._fetcher = PageFetcher(self._mapping)
+
+    def check_unchanged(self) -> None:
+        """Refuse to go on over another file: a page past the end of one ends the process."""
+        found = identify_file(self._mapping.path)
+        if found != self._mapping.identity:
+            raise StaleFileError(
+                "an array file changed while its dataset was open: it was replaced, or has "
+                f"{found.nbytes} bytes where it had {self._mapping.nbytes}",
+                path=self.path,
+                needed_bytes=self._mapping.nbytes,
+                available_bytes=found.nbytes,
+                remedy="open the dataset again; build it again if its files are damaged",
+            )
 
     def blocks(self, starts: Ids, nbytes: int, count: int) -> Iterator[Ids]:
         """Yield which items to touch next, in order, once the pages of the block after are asked.
