@@ -29,6 +29,7 @@ from overspill.build.row_output import (
     ScatterResult,
 )
 from overspill.build.row_sources import RowSource, ended
+from overspill.build.row_warming import warm_row_kernels
 from overspill.build.scatter import scatter_rows
 from overspill.build.spool import Blocks
 from overspill.errors import FormatError, InputError
@@ -43,6 +44,7 @@ __all__ = [
     "gather_rows",
     "invert_permutation",
     "scatter_rows",
+    "warm_row_kernels",
 ]
 _BUFFERS = 3
 
@@ -164,7 +166,7 @@ class _Gather:
                 held = rows.take(0, self._source.count, self._buffer(self._source.count))
             for ids in self._pieces(index):
                 out = next(outs)[: len(ids)]
-                take_rows(held, ids, 0, out)
+                take_rows(held, ids.astype(np.int64), 0, out)
                 flat = out.reshape(-1).view(np.uint8).view(numpy_view_dtype(output.dtype))
                 behind.submit(writer.append, flat)
                 on_progress(flat.nbytes)

@@ -45,7 +45,7 @@ class GivenRows:
                         f"{output.path}: rows {rows.dtype} {rows.shape} for {len(positions)} "
                         f"positions of a {output.dtype} {output.shape} array"
                     )
-                positions = np.ascontiguousarray(positions, np.int64)
+                positions = np.require(positions, np.int64, ["C", "A", "W"])
                 self._check(positions, first)
                 yield GivenPiece(positions, as_words(rows, output.row_bytes), first)
                 first += len(positions)
