@@ -28,7 +28,8 @@ class Layout:
         dtype: A name of `STORED_DTYPES`.
         row_shape: Shape of one row.
         unit: What integers of a time count; files of one array must agree.
-        known: Whether `row_shape` is; a file without rows does not tell the length of its lists.
+        known: Whether `row_shape` is; a file without rows does not tell the length of its lists,
+            nor, of TFRecord, anything else.
     """
 
     dtype: str
@@ -66,7 +67,8 @@ class Table(Protocol):
         path: The file.
         nbytes: Its size.
         count: Number of rows, where the format tells without reading.
-        names: The columns that ids and values can come from.
+        names: The columns that ids and values can come from; none where any name will do, as
+            there are no rows.
         first_row: The number that errors give to the first row.
     """
 
@@ -146,7 +148,8 @@ class TableColumns:
     """Columns of one table as an array; see `overspill.build.readers.RowSource`."""
 
     def __init__(self, table: Table, columns: Sequence[str], key: str | None = None) -> None:
-        require_columns(table.path, table.names, [*columns, *([] if key is None else [key])])
+        if table.names:  # a file of records that holds none names nothing
+            require_columns(table.path, table.names, [*columns, *([] if key is None else [key])])
         self.key_text = False if key is None else table.require_ids(key)
         self.layout = table.layout(columns)
         self.path, self.nbytes, self.count = table.path, table.nbytes, table.count

@@ -35,8 +35,9 @@ class TableRows:
 
     def __init__(self, parts: Sequence[TableColumns]) -> None:
         self.parts = tuple(parts)
-        first = next((part for part in parts if part.layout.known), parts[0])
-        for part in parts:
+        telling = [part for part in parts if part.layout.known and part.count != 0]
+        first = (telling or parts)[0]
+        for part in telling:
             _require_alike(part, first)
         counts = [part.count for part in parts]
         known = [count for count in counts if count is not None]
@@ -104,11 +105,7 @@ def _open(
 
 
 def _require_alike(part: TableColumns, first: TableColumns) -> None:
-    told = [
-        (layout.dtype, layout.unit, layout.row_shape if part.layout.known else ())
-        for layout in (part.layout, first.layout)
-    ]
-    if told[0] != told[1]:
+    if _told(part.layout) != _told(first.layout):
         raise InputError(
             f"{part.path} holds {_told(part.layout)} where {first.path} holds "
             f"{_told(first.layout)}",
