@@ -60,7 +60,9 @@ def make_small(
         plan = replace(plan_homes(shape, nbytes, limit), sizes=sizes)
         if chunk_edges is None:
             return plan
-        return replace(plan, rooms=replace(plan.rooms, memory_bytes=0), in_memory=False)
+        return replace(
+            plan, rooms=replace(plan.rooms, memory_bytes=0), memory_bytes=0, in_memory=False
+        )
 
     monkeypatch.setattr(csr, "plan_homes", planned)
 

@@ -69,7 +69,7 @@ def build_csr(  # noqa: PLR0913 - options, keyword-only
     weights: torch.Tensor | None = None,
     sort_within_row: bool = True,
     memory_limit: str | int | None = None,
-    progress: bool | Callable[[dict[str, Any]], None] = False,
+    progress: bool | Callable[[dict[str, Any]], None] | None = None,
 ) -> CSR:
     """Arrange edges by row: counts, columns in the order of their rows, and what goes with them.
 

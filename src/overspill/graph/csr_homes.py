@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +24,12 @@ from overspill.tensors.lifetime import discard
 from overspill.tensors.preshared import storage_in_final_home
 from overspill.tensors.rooms import measured_rooms
 
+logger = logging.getLogger("overspill")
+
 # What is taken where nobody set a limit: more made no chunk's writes faster.
 _USUAL_LIMIT_BYTES = 1 << 30
 _USUAL_SHARE = 4
-_UNKNOWN_LIMIT_BYTES = 256 << 20
+_UNKNOWN_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +38,14 @@ class Plan:
 
     Attributes:
         sizes: The sizes to work with.
-        rooms: What its arrays may take, what the sizes count being taken off.
+        rooms: What its outputs may take, what the sizes count being taken off.
+        memory_bytes: What outputs and further scratch may take of memory; None: not known.
         in_memory: Whether all outputs are scattered into memory; else they are written in order.
     """
 
     sizes: Sizes
     rooms: Rooms
+    memory_bytes: int | None
     in_memory: bool
 
 
@@ -59,18 +65,22 @@ def plan_homes(shape: Shape, output_bytes: tuple[int, ...], limit_bytes: int | N
         NoRoomError: Not even the smallest scratch fits.
     """
     rooms = measured_rooms()
+    known = [one for one in (limit_bytes, rooms.memory_bytes) if one is not None]
+    most = min(known, default=None)
     direct = sizes_in_memory(shape)
+    # The rows' numbers are taken like any other scratch.
     kept = shape.edges * shape.row_bytes
     beside = _less_memory(rooms, direct.scratch_bytes - kept)
     within = limit_bytes is None or sum(output_bytes) + direct.scratch_bytes <= limit_bytes
     if within and _hold(beside, output_bytes, kept):
-        return Plan(sizes=direct, rooms=beside, in_memory=True)
-    known = [one for one in (limit_bytes, rooms.memory_bytes) if one is not None]
-    most = min(known, default=_UNKNOWN_LIMIT_BYTES)
-    scratch = most if limit_bytes is not None else min(_USUAL_LIMIT_BYTES, most // _USUAL_SHARE)
-    sizes = sizes_within(shape, scratch)
-    limited = replace(rooms, memory_bytes=min(known)) if known else rooms
-    return Plan(sizes=sizes, rooms=_less_memory(limited, sizes.scratch_bytes), in_memory=False)
+        left = None if most is None else most - (direct.scratch_bytes - kept)
+        return Plan(sizes=direct, rooms=beside, memory_bytes=left, in_memory=True)
+    usual = min(_USUAL_LIMIT_BYTES, most // _USUAL_SHARE) if most is not None else _UNKNOWN_BYTES
+    sizes = sizes_within(shape, usual if limit_bytes is None or most is None else most)
+    logger.info("a CSR of %d edges is arranged in bands: memory does not hold it", shape.edges)
+    left = None if most is None else most - sizes.scratch_bytes
+    limited = replace(rooms, memory_bytes=left)
+    return Plan(sizes=sizes, rooms=limited, memory_bytes=left, in_memory=False)
 
 
 def _hold(rooms: Rooms, output_bytes: tuple[int, ...], scratch_bytes: int) -> bool:
@@ -106,6 +116,7 @@ class Homes:
 
     def __init__(self, plan: Plan) -> None:
         self._rooms = plan.rooms
+        self._left = plan.memory_bytes
         self._random = plan.in_memory
         self._most = plan.sizes.bucket_edges
         self._held: dict[int, torch.Tensor] = {}
@@ -119,13 +130,25 @@ class Homes:
         Raises:
             NoRoomError: No home is safe, or each refused.
         """
-        kind = np.dtype(dtype)
-        nbytes = int(np.prod(shape, dtype=object)) * kind.itemsize
-        demand = Demand(nbytes=nbytes, random_access=self._random)
-        storage, home = storage_in_final_home(demand, what, self._rooms)
+        return self._made(shape, np.dtype(dtype), what, self._rooms, random=self._random)
+
+    def _made(
+        self,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        what: str,
+        rooms: Rooms,
+        *,
+        random: bool,
+    ) -> tuple[torch.UntypedStorage, Column]:
+        nbytes = math.prod(shape) * dtype.itemsize
+        demand = Demand(nbytes=nbytes, random_access=random)
+        storage, home = storage_in_final_home(demand, what, rooms)
         self._rooms = _less(self._rooms, nbytes, home)
+        if home != "disk":
+            self._take(nbytes)
         held = tensor_over(storage, torch.uint8, (nbytes,))
-        array = held.numpy().view(kind).reshape(shape)
+        array = held.numpy().view(dtype).reshape(shape)
         file = file_behind(held) if home == "disk" else None
         column: Column
         if file is None:
@@ -142,12 +165,17 @@ class Homes:
         Raises:
             NoRoomError: As `output`.
         """
-        nbytes = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
-        left = self._rooms.memory_bytes
-        if left is not None and left < nbytes:
-            return self.output(shape, dtype, "scratch of a CSR")[1]
-        self._rooms = _less_memory(self._rooms, nbytes)
-        return MemoryColumn(np.empty(shape, dtype), self._most)
+        kind = np.dtype(dtype)
+        nbytes = math.prod(shape) * kind.itemsize
+        if self._left is not None and self._left < nbytes:
+            rooms = replace(self._rooms, memory_bytes=self._left)
+            return self._made(shape, kind, "scratch of a CSR", rooms, random=False)[1]
+        self._take(nbytes)
+        return MemoryColumn(np.empty(shape, kind), self._most)
+
+    def _take(self, nbytes: int) -> None:
+        if self._left is not None:
+            self._left -= nbytes
 
     def give_back(self, column: Column) -> None:
         """Free a column that `take` made."""
@@ -156,9 +184,8 @@ class Homes:
         held = self._held.pop(id(column.array), None)
         if held is not None:
             discard(held)
-        elif self._rooms.memory_bytes is not None:
-            more = self._rooms.memory_bytes + column.array.nbytes
-            self._rooms = replace(self._rooms, memory_bytes=more)
+        else:
+            self._take(-column.array.nbytes)
 
     def __enter__(self) -> Self:
         return self

@@ -13,7 +13,7 @@ Event = dict[str, Any]
 
 @contextmanager
 def event_listener(
-    progress: bool | Callable[[Event], None],
+    progress: bool | Callable[[Event], None] | None,
 ) -> Iterator[Callable[[Event], None]]:
     """What events are sent to, for the span.
 
