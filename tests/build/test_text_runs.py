@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from overspill.build import text_runs
 from overspill.build.readers import Strings
-from overspill.build.text_runs import MOST_STRING_BYTES, TextCollector, TextRuns
+from overspill.build.text_collector import MOST_STRING_BYTES, TextCollector
+from overspill.build.text_runs import TextRuns
 from overspill.build.text_sort import HashCollisionError, SortedStrings
 from overspill.errors import DiskRefusedError, InputError
 from overspill.storage.texts import text_hashes
@@ -124,6 +125,20 @@ def test_strings_longer_than_the_buffers(tmp_path: Path) -> None:
         collected(runs, [texts], strings=3, nbytes=10)
         found = as_dictionary([kept(piece) for piece in runs.merged(2, 10)])
     assert set(found.values()) == set(texts)
+
+
+def test_one_long_string_does_not_make_many_merges(tmp_path: Path) -> None:
+    """Of 40 runs, one with a string as long as a third of the windows."""
+    texts = numbers(1600)
+    with TextRuns(paths(tmp_path)) as runs:
+        collected(runs, [[*texts, "z" * 300_000]], strings=40, nbytes=1 << 20)
+        before = runs.count
+        found = as_dictionary([kept(piece) for piece in runs.merged(1 << 16, 1 << 20)])
+        assert runs.count == before == len(found) == 1601
+    with TextRuns(paths(tmp_path)) as runs:
+        collected(runs, [["y" * 200_000, *texts, "z" * 300_000]], strings=40, nbytes=1 << 20)
+        found = as_dictionary([kept(piece) for piece in runs.merged(1 << 16, 1 << 20)])
+        assert runs.count > before and set(found.values()) == {*texts, "y" * 200_000, "z" * 300_000}
 
 
 def test_runs_come_back_in_order_whatever_the_windows(tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ from overspill.build.ids import IdTranslator
 from overspill.build.pipeline import prefetched
 from overspill.build.plan import BuildPlan
 from overspill.build.readers import Strings
-from overspill.build.text_runs import TextCollector, TextRuns
+from overspill.build.text_collector import TextCollector
+from overspill.build.text_runs import TextRuns
 from overspill.build.text_sort import HashCollisionError
 from overspill.errors import FormatError
 from overspill.storage.arrays import ArrayWriter

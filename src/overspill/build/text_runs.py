@@ -13,36 +13,37 @@ groups first. Two different strings that share a hash end the work with `HashCol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from overspill.build.readers import Strings
 from overspill.build.spool import ScratchFile
 from overspill.build.text_sort import SortedStrings, StringSorter
-from overspill.errors import InputError
 
 Ids = npt.NDArray[np.int64]
-Hash = Callable[[Strings], Ids]
-MOST_STRING_BYTES = 1 << 20
 # Pieces that `merged` yields and that are still valid: as `prefetched` has alive.
 _PIECES_ALIVE = 3
 # With smaller windows there would be more seeks than reading.
 _SMALLEST_WINDOW, _SMALLEST_WINDOW_BYTES = 1024, 16 << 10
-_SHOWN_BYTES = 40
 
 
 @dataclass(frozen=True)
 class _Run:
-    """Where a run lies: strings from `first` on, and bytes from `start` on."""
+    """Where a run lies: strings from `first` on, and bytes from `start` on; and its longest."""
 
     first: int
     count: int
     start: int
     nbytes: int
+    longest: int
+
+    @property
+    def least_bytes(self) -> int:
+        """Bytes of the smallest window that works well."""
+        return max(self.longest, _SMALLEST_WINDOW_BYTES)
 
 
 class TextRuns:
@@ -56,7 +57,6 @@ class TextRuns:
         self._files: list[ScratchFile] = []
         self._paths = paths
         self._runs: list[_Run] = []
-        self._longest = 1
         self.count = self.nbytes = 0  # strings in all runs, and their bytes
 
     def __enter__(self) -> TextRuns:
@@ -75,8 +75,8 @@ class TextRuns:
     def append(self, run: SortedStrings) -> None:
         """Append one sorted run."""
         if len(run.hashes):
-            self._runs.append(_Run(self.count, len(run.hashes), self.nbytes, len(run.data)))
-            self._write(run)
+            first, start = self.count, self.nbytes
+            self._note(first, start, self._write(run))
 
     def merged(self, most_strings: int, most_bytes: int) -> Iterator[SortedStrings]:
         """Yield all strings by rising hash, each once; a piece is valid until the third after it.
@@ -88,35 +88,45 @@ class TextRuns:
             HashCollisionError: Two different strings share a hash.
         """
         self._seal()
-        each = max(self._longest, _SMALLEST_WINDOW_BYTES)
-        fan_in = max(2, min(most_strings // _SMALLEST_WINDOW, most_bytes // each))
-        while len(self._runs) > fan_in:
-            group, self._runs = self._runs[:fan_in], self._runs[fan_in:]
-            first, start = self.count, self.nbytes
+        while len(group := self._group(most_strings, most_bytes)) < len(self._runs):
+            self._runs = self._runs[len(group) :]
+            first, start, longest = self.count, self.nbytes, 0
             for piece in self._merge(group, most_strings, most_bytes):
-                self._write(piece)
-            self._runs.append(_Run(first, self.count - first, start, self.nbytes - start))
+                longest = max(longest, self._write(piece))
+            self._note(first, start, longest)
             self._seal()
         yield from self._merge(self._runs, most_strings, most_bytes)
 
     def in_order(self, most_strings: int, most_bytes: int) -> Iterator[SortedStrings]:
         """Yield the runs one after another; a piece is valid until the next."""
         self._seal()
-        slab = _slab(most_strings, max(most_bytes, self._longest))
+        longest = max((run.longest for run in self._runs), default=0)
+        slab = _slab(most_strings, max(most_bytes, longest))
         for run in self._runs:
             window = _Window(self._files, run, slab, 0)
             while window.left:
                 window.fill()
                 yield window.take(window.held)
 
-    def _write(self, run: SortedStrings) -> None:
+    def _write(self, run: SortedStrings) -> int:
+        """Append strings to the files; the length of the longest."""
         hashes, lengths, data = self._files
         hashes.append(run.hashes.view(np.uint8).data)
         lengths.append(run.lengths.view(np.uint8).data)
         data.append(run.data.data)
         self.count += len(run.hashes)
         self.nbytes += len(run.data)
-        self._longest = max(self._longest, int(run.lengths.max(initial=0)))
+        return int(run.lengths.max(initial=0))
+
+    def _note(self, first: int, start: int, longest: int) -> None:
+        """What was written from a place on is a run."""
+        self._runs.append(_Run(first, self.count - first, start, self.nbytes - start, longest))
+
+    def _group(self, most_strings: int, most_bytes: int) -> list[_Run]:
+        """The first runs whose windows fit, two at least."""
+        sums = np.cumsum([run.least_bytes for run in self._runs])
+        fit = min(most_strings // _SMALLEST_WINDOW, int(np.searchsorted(sums, most_bytes, "right")))
+        return self._runs[: max(2, fit)]
 
     def _seal(self) -> None:
         for file in self._files:
@@ -125,15 +135,15 @@ class TextRuns:
     def _merge(
         self, runs: list[_Run], most_strings: int, most_bytes: int
     ) -> Iterator[SortedStrings]:
-        each = max(1, len(runs))
-        room = max(1, most_strings // each)
-        byte_room = max(self._longest, most_bytes // each)
-        slab = _slab(room * each, byte_room * each)
+        room = max(1, most_strings // max(1, len(runs)))
+        rooms = _byte_rooms(runs, most_bytes)
+        slab = _slab(room * len(runs), sum(rooms))
+        starts = np.cumsum(rooms, dtype=np.int64) - rooms
         windows = [
-            _Window(self._files, run, _part(slab, n, room, byte_room), n * byte_room)
-            for n, run in enumerate(runs)
+            _Window(self._files, run, _part(slab, n * room, room, int(start), rooms[n]), int(start))
+            for n, (run, start) in enumerate(zip(runs, starts, strict=True))
         ]
-        sorter = StringSorter(room * each, outputs=_PIECES_ALIVE)
+        sorter = StringSorter(room * len(runs), outputs=_PIECES_ALIVE)
         while windows:
             for window in windows:
                 window.fill()
@@ -234,99 +244,21 @@ class _Window:
         self._begin = self._byte_begin = 0
 
 
-class TextCollector:
-    """Collects strings in a buffer and turns it into sorted runs of distinct ones as it fills.
-
-    Args:
-        runs: Where the runs go.
-        hash_of: The hash.
-        most_strings: Size of the buffer.
-        most_bytes: Size of its bytes; a longer string makes it larger.
-    """
-
-    def __init__(
-        self, runs: TextRuns, hash_of: Hash, *, most_strings: int, most_bytes: int
-    ) -> None:
-        self._runs, self._hash = runs, hash_of
-        self._most_strings = most_strings
-        self._sorter = StringSorter(most_strings)
-        self._data = np.empty(most_bytes, np.uint8)
-        self._held_bytes = 0
-
-    def add(self, strings: Strings) -> None:
-        """Add strings in any order, in constant memory.
-
-        Raises:
-            InputError: One is longer than 1 MiB.
-            HashCollisionError: Two different ones share a hash.
-        """
-        _require_short(strings)
-        at = 0
-        while at < len(strings):
-            at += self._take(strings, at)
-            if at < len(strings):
-                self._make_room(int(strings.offsets[at + 1] - strings.offsets[at]))
-
-    def finish(self) -> None:
-        """Turn what is left into the last run."""
-        self._runs.append(self._sorted())
-
-    def _take(self, strings: Strings, at: int) -> int:
-        """Copy as many strings as there is room for, from one on; how many."""
-        offsets = strings.offsets[at : at + 1 + self._sorter.room]
-        begin, room = int(offsets[0]), len(self._data) - self._held_bytes
-        count = int(np.searchsorted(offsets, begin + room, "right")) - 1
-        offsets = offsets[: count + 1]
-        hashes = self._hash(Strings(offsets, strings.data))
-        self._sorter.add(hashes, np.diff(offsets).astype(np.int32), self._held_bytes)
-        end = self._held_bytes + int(offsets[-1]) - begin
-        self._data[self._held_bytes : end] = strings.data[begin : int(offsets[-1])]
-        self._held_bytes = end
-        return count
-
-    def _make_room(self, nbytes: int) -> None:
-        """For a string of so many bytes at least."""
-        found, held = self._sorted(), 0
-        # Half full or more of distinct strings: sorting again would gain too little.
-        if 2 * len(found.hashes) <= self._most_strings and 2 * len(found.data) <= len(self._data):
-            held = len(found.data)
-        if held + nbytes > len(self._data):
-            held = 0
-        if not held:
-            self._runs.append(found)
-        else:
-            self._sorter.add(found.hashes, found.lengths, 0)
-            self._data[:held] = found.data
-            self._held_bytes = held
-        if nbytes > len(self._data):
-            self._data = np.empty(nbytes, np.uint8)
-
-    def _sorted(self) -> SortedStrings:
-        found = self._sorter.sorted(self._data, self._held_bytes)
-        self._held_bytes = 0
-        return found
-
-
 def _slab(strings: int, nbytes: int) -> SortedStrings:
     return SortedStrings(
         np.empty(strings, np.int64), np.empty(strings, np.int32), np.empty(nbytes, np.uint8)
     )
 
 
-def _part(slab: SortedStrings, place: int, room: int, byte_room: int) -> SortedStrings:
-    part = slice(place * room, (place + 1) * room)
-    data = slab.data[place * byte_room : (place + 1) * byte_room]
+def _part(slab: SortedStrings, first: int, room: int, start: int, byte_room: int) -> SortedStrings:
+    part = slice(first, first + room)
+    data = slab.data[start : start + byte_room]
     return SortedStrings(slab.hashes[part], slab.lengths[part], data)
 
 
-def _require_short(strings: Strings) -> None:
-    lengths = np.diff(strings.offsets)
-    place = int(lengths.argmax()) if len(lengths) else 0
-    if len(lengths) and lengths[place] > MOST_STRING_BYTES:
-        start = int(strings.offsets[place])
-        shown = strings.data[start : start + _SHOWN_BYTES].tobytes().decode("utf-8", "replace")
-        raise InputError(
-            f"an id is {int(lengths[place])} bytes long, and none may exceed {MOST_STRING_BYTES}",
-            value=f"{shown}...",
-            remedy="is this the right column? ids of such length are better hashed beforehand",
-        )
+def _byte_rooms(runs: list[_Run], most_bytes: int) -> list[int]:
+    """Equal shares, but for runs with a longer string: one such string must not shrink them all."""
+    share = most_bytes // max(1, len(runs))
+    long = [run.longest for run in runs if run.longest > share]
+    share = max(1, (most_bytes - sum(long)) // max(1, len(runs) - len(long)))
+    return [max(share, run.longest) for run in runs]
