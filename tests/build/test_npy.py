@@ -5,8 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from overspill.build.npy import NpyReader, read_npy_header
+from overspill.build.features import open_features
+from overspill.build.npy import NpyReader, bits_dtype, named_bits, read_npy_header
+from overspill.build.readers import open_edges
 from overspill.build.source import SourceFile
+from overspill.build.spec import EdgeSpec
 from overspill.errors import InputError
 
 
@@ -68,3 +71,24 @@ def test_what_is_not_an_array_is_refused(tmp_path: Path, how: str, text: str) ->
     with pytest.raises(InputError, match=text) as caught:
         read_npy_header(SourceFile.check(str(path)))
     assert caught.value.path == str(path)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e5m2"])
+def test_a_type_that_numpy_lacks_is_told_by_its_one_field(tmp_path: Path, name: str) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((2, 5), bits_dtype(name)))
+    source = SourceFile.check(str(tmp_path / "a.npy"))
+    file = read_npy_header(source)
+    assert file.type_name == name and file.dtype == bits_dtype(name)[0]
+    assert open_features(str(tmp_path / "a.npy")).type_name == name
+    with pytest.raises(InputError, match=f"must be integers.*holds {name}"):
+        open_edges(source, EdgeSpec(paths=(source.path,)))
+
+
+@pytest.mark.parametrize(
+    "fields", [[("bfloat16", "<u4")], [("bfloat16", "<i2")], [("int16", "<i2")], [("x", "<u2")]]
+)
+def test_other_fields_are_records(tmp_path: Path, fields: list[tuple[str, str]]) -> None:
+    np.save(tmp_path / "a.npy", np.zeros(3, fields))
+    assert named_bits(np.dtype(fields)) is None
+    with pytest.raises(InputError, match="not numbers"):
+        read_npy_header(SourceFile.check(str(tmp_path / "a.npy")))

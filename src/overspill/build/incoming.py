@@ -30,7 +30,7 @@ from overspill.errors import DiskRefusedError, FormatError, InputError, Overspil
 from overspill.linux.blocks import write_all
 from overspill.linux.mounts import free_disk_bytes
 
-_BUFFER_BYTES = 1 << 20
+_BUFFER_BYTES = 1 << 18
 _PLACE = "sent"
 _SUFFIXES = {"npy": ".npy", "arrow": ".arrows"}
 _Told = Callable[[int, int], None]
@@ -77,8 +77,8 @@ def take_in(
 ) -> Arrived:
     """Read everything that is sent for a build, and say where it is.
 
-    Reads `pipe` to its end and closes it. Takes one buffer of 1 MiB; on disk, the size of all that
-    is sent, until `Arrived.remove`.
+    Reads `pipe` to its end and closes it. Takes one buffer of 256 KiB; on disk, the size of all
+    that is sent, until `Arrived.remove`.
 
     Args:
         spec: The build, with streams among its paths.
