@@ -69,7 +69,18 @@ def test_no_ids_are_of_any_kind(ids: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "ids", [[1, 2], np.array([1]), torch.tensor([1]), range(3), np.array([[1]]), np.array([1, 2.5])]
+    "ids",
+    [
+        [1, 2],
+        np.array([1]),
+        np.array([[1]]),
+        np.array([1, 2.5]),
+        torch.tensor([1]),
+        torch.tensor(1),
+        range(3),
+        iter(["a"]),
+        {1, 2},
+    ],
 )
 def test_what_is_no_text_is_left_to_others(ids: Any) -> None:
     assert as_texts(ids) is None

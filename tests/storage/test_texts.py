@@ -8,6 +8,7 @@ import pytest
 
 from confined import make_cold
 from overspill.errors import FormatError, StaleFileError
+from overspill.linux.cache import cached_bytes
 from overspill.storage import texts as texts_module
 from overspill.storage.texts import StoredTexts, joined, split, text_hashes
 from small_graphs import write_array
@@ -60,6 +61,19 @@ def test_strings_are_compared_with_what_is_stored(
     expected = [texts[place] == other for place, other in zip(places, others, strict=True)]
     assert held.equal(places, spans, strings.data).tolist() == expected
     assert 50 < sum(expected) < 399
+
+
+@pytest.mark.requires("mincore")
+def test_a_few_strings_cost_a_few_pages(tmp_path: Path) -> None:
+    """Of 600 pages of offsets, and 900 of bytes."""
+    texts = numbers(300_000)
+    held = stored(tmp_path, texts)
+    places = np.array([299_999, 7, 123_456])
+    starts, lengths = held.spans(places)
+    assert split(lengths, held.read(starts, lengths)) == [texts[place] for place in places]
+    for name in ("offsets", "data"):
+        # Reading the header may read ahead a little.
+        assert cached_bytes(tmp_path / name) <= 3 * 2 * 4096 + (256 << 10)
 
 
 @pytest.mark.parametrize("offsets", [[0, 2, 1], [-1, 1, 2], [0, 1, 4]])

@@ -9,6 +9,7 @@ from overspill.graph.dataset import open_dataset as open_dataset
 from overspill.graph.partition_books import PartitionBook as PartitionBook
 from overspill.graph.partition_books import RangePartitionBook as RangePartitionBook
 from overspill.graph.partition_books import TensorPartitionBook as TensorPartitionBook
+from overspill.graph.text_ids import TextIds as TextIds
 
 __all__ = [
     "CSR",
@@ -16,6 +17,7 @@ __all__ = [
     "PartitionBook",
     "RangePartitionBook",
     "TensorPartitionBook",
+    "TextIds",
     "Topology",
     "build_csr",
     "build_dataset",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,7 @@ def as_texts(ids: Any) -> list[str] | None:
             return None if array.size else []
         held = array.tolist()
     if not isinstance(held, list | tuple):
-        return None if len(ids) else []
+        return [] if _is_empty(ids) else None
     texts = [text for text in held if isinstance(text, str)]
     if texts and len(texts) < len(held):
         place = next(at for at, text in enumerate(held) if not isinstance(text, str))
@@ -93,3 +93,9 @@ def as_texts(ids: Any) -> list[str] | None:
             remedy="pass strings alone, or whole numbers alone",
         )
     return list(texts) if texts or not held else None
+
+
+def _is_empty(ids: object) -> bool:
+    if isinstance(ids, torch.Tensor):  # has a length, but not with no dimension
+        return ids.numel() == 0
+    return isinstance(ids, Sized) and len(ids) == 0
