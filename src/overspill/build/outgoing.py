@@ -15,6 +15,7 @@ from typing import Any
 from overspill.build.conversation import Outlet, UnwantedError
 from overspill.build.frames import note
 from overspill.build.sent_chunks import TEXT_KINDS, edge_payload, row_payload
+from overspill.build.sent_files import npy_behind
 from overspill.build.sent_values import Pair, Several, Table, Value, Whole, recognise
 from overspill.build.spec import STREAM_PREFIX
 
@@ -55,7 +56,8 @@ class Outgoing:
             what: The argument, as errors call it; "edges" are read as pairs, all else as rows.
 
         Returns:
-            The name under which it will arrive; None where it is nothing that can be sent.
+            The name under which it will arrive, or the path of the .npy file that a memory-mapped
+            array is all of; None where it is nothing that can be sent.
 
         Raises:
             InputError: It is of such a kind, but holds what cannot be sent.
@@ -64,6 +66,9 @@ class Outgoing:
         known = self._known.get((id(value), edges))
         if known is not None:
             return known[1]
+        path = npy_behind(value)
+        if path is not None:
+            return path
         name = self._name(what)
         told = recognise(value, name, edges=edges, prepare=self._prepare)
         if told is None:
