@@ -4,7 +4,7 @@ Bottleneck: the device. Algorithm: pairs (p, index[p]) are partitioned by the in
 rows are read once, in order, beside the pairs that want them; what comes of it are rows with their
 positions, which `overspill.build.scatter` puts in order. Rows may be wanted often or never. Where
 all rows fit a bucket they are read at once, and nothing is partitioned.
-Memory: a part of the plan's, whatever the numbers of rows; at least three rows.
+Memory: a part of the plan's, whatever the numbers of rows; but seven rows at least.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ def gather_rows(
 
     Nothing is left after an error. The source is read once, in order. Disk space beside the output:
     the pairs, 8 bytes a row of the output (16 beyond 2**31 rows), and what `scatter_rows` takes.
-    Memory: `RowOutput.memory_bytes`; twice the widest row, where that is more.
+    Memory: `RowOutput.memory_bytes`; where a row takes more than a thirtieth of it, seven rows:
+    three of the source, three on their way, and one that is wanted. Threads may gather at the same
+    time.
     """
     if (source.dtype, source.row_shape) != (output.dtype, output.shape[1:]):
         raise FormatError(

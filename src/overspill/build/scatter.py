@@ -5,7 +5,7 @@ order; once more for each further level, and two levels reach some 10,000 times 
 Algorithm: positions are dense, so fixed ranges of them make even buckets whatever the order; a
 bucket is put in place in memory (`overspill.build.row_spool`). Rows of many pages need no buckets:
 they go to their places in a scratch file at once. What fits one bucket needs no scratch file.
-Memory: a part of the plan's, whatever the number of rows.
+Memory: a part of the plan's, whatever the number of rows; a bit for each row of many pages.
 """
 
 from __future__ import annotations
