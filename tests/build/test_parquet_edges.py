@@ -169,6 +169,10 @@ def test_text_nulls_and_bytes_that_are_no_text(tmp_path: Path) -> None:
     assert place(refused(path, most=2))[:2] == (2, "dst")
     path = written(tmp_path / "f.parquet", {"src": [b"x", b"caf\xe9"], "dst": ["x", "y"]})
     assert place(refused(path)) == (1, "src", "caf\ufffd")
+    for kind in (pa.string(), pa.large_string()):  # which hold whatever was put in
+        cells = pa.array([b"x", b"caf\xe9"], pa.large_binary() if "large" in str(kind) else None)
+        path = written(tmp_path / "g.parquet", {"src": cells.view(kind), "dst": ["x", "y"]})
+        assert place(refused(path)) == (1, "src", "caf\ufffd")
 
 
 def test_each_file_has_types_of_its_own(tmp_path: Path) -> None:

@@ -136,28 +136,32 @@ def _whole_decimals(array: pa.Array, where: Where) -> Ids:
 
 
 def _strings_of(array: pa.Array, where: Where) -> Strings:
-    kind = array.type
-    if types.is_string_view(kind):
+    if types.is_string_view(array.type):
         array = array.cast(pa.large_string())
-    elif not (types.is_string(kind) or types.is_large_string(kind)):
-        array = _as_utf8(array, where)
+    elif types.is_binary_view(array.type):
+        array = array.cast(pa.large_binary())
+    _require_utf8(array, where)
     if not len(array):
         return Strings(np.zeros(1, np.int64), np.empty(0, np.uint8))
     _, offsets, data = array.buffers()
-    width = np.int64 if types.is_large_string(array.type) else np.int32
-    held = np.frombuffer(offsets, width, len(array) + 1, array.offset * np.dtype(width).itemsize)
+    wide = types.is_large_string(array.type) or types.is_large_binary(array.type)
+    width = np.dtype(np.int64 if wide else np.int32)
+    held = np.frombuffer(offsets, width, len(array) + 1, array.offset * width.itemsize)
     text = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
     return Strings(held.astype(np.int64, copy=False), text)
 
 
-def _as_utf8(array: pa.Array, where: Where) -> pa.Array:
+def _require_utf8(array: pa.Array, where: Where) -> None:
+    # Files may hold any bytes under the name of a string: their readers do not look.
+    wide = types.is_large_string(array.type) or types.is_large_binary(array.type)
     try:
-        return array.cast(pa.large_string())
+        array.view(pa.large_string() if wide else pa.string()).validate(full=True)
     except pa.ArrowInvalid:
-        for place, cell in enumerate(array.to_pylist()):
+        for place, cell in enumerate(array.view(pa.large_binary() if wide else pa.binary())):
+            held = cell.as_py()
             try:
-                cell.decode()
+                held.decode()
             except UnicodeDecodeError as error:
-                value = cell.decode("utf-8", "replace")
+                value = held.decode("utf-8", "replace")
                 raise where.wrong("an id is not UTF-8", place, value=value) from error
         raise

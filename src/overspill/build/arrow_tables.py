@@ -84,7 +84,7 @@ def arrow_errors(path: str, kind: str) -> Iterator[None]:
     """Raise what Arrow says of a file as an InputError that names it."""
     try:
         yield
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:  # the latter of columns' names
         told = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(
             f"{path} cannot be read as {kind}: {told}",
