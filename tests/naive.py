@@ -24,8 +24,7 @@ TINY = BuildPlan(
     ranges=4,
     block_bytes=64,
     spare_blocks=2,
-    bucket_edges=16,
-    bucket_rows=8,
+    bucket_bytes=2048,
     run_ids=8,
     copy_bytes=64,
 )

@@ -306,7 +306,7 @@ def test_no_nodes_with_wide_features(tmp_path: Path) -> None:
 
 def test_the_same_input_gives_the_same_bytes_whatever_the_buffers(tmp_path: Path) -> None:
     np.save(tmp_path / "e.npy", EDGES)
-    plans = [TINY, replace(TINY, chunk_edges=64, ranges=16, bucket_edges=500, bucket_rows=90)]
+    plans = [TINY, replace(TINY, chunk_edges=64, ranges=16, bucket_bytes=4500)]
     digests = [
         [
             record.sha256

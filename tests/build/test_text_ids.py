@@ -27,7 +27,7 @@ from overspill.storage.arrays import map_array
 from overspill.storage.texts import text_hashes
 from texts import TRICKY, anything, as_strings, numbers
 
-TINY = BuildPlan(8, 2, 64, 2, 8, 8, 16, 64)  # runs of 8 strings
+TINY = BuildPlan(8, 2, 64, 2, 512, 16, 64)  # runs of 8 strings
 
 
 class Undone(Exception):
@@ -242,7 +242,7 @@ from overspill.linux.peaks import PeakSampler
 from overspill.linux.processes import process_memory
 
 out, run_ids = sys.argv[1], int(sys.argv[2])
-plan = BuildPlan(8, 2, 64, 2, 8, 8, run_ids, 64)
+plan = BuildPlan(8, 2, 64, 2, 512, run_ids, 64)
 offsets = np.arange(0, 16 * 10_001, 16)
 
 def pieces(count):

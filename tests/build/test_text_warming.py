@@ -34,7 +34,7 @@ def given():
 
 try:
     with BuildDirectory(sys.argv[1]) as directory:
-        plan = BuildPlan(8, 2, 64, 2, 8, 8, 16, 64)
+        plan = BuildPlan(8, 2, 64, 2, 512, 16, 64)
         records = store_distinct_strings(given, directory, prefix="n", plan=plan)
         translator = TextTranslator(directory.path, records)
         for strings in given():

@@ -26,10 +26,10 @@ def scatter(
     free = np.concatenate([np.arange(4, 4 + spare), np.zeros(4, np.int64)])
     full, ranges = np.zeros(4 + spare, np.int64), np.zeros(4 + spare, np.int64)
     state = np.array([spare, 0, -1, -1])
-    edges = np.array(sources, np.int64), np.array(targets, np.int64)
-    at = scatter_edges(
-        (*edges, 0), (1, 0), (limit, limit), pool, (opened, fill, free, full, ranges), state
-    )
+    edges = np.array(sources, np.int64), np.array(targets, np.int64), np.empty(0, np.int64)
+    no_hubs = np.full(1, -1), np.zeros((1, 4), np.int64)
+    tables = opened, fill, free, full, ranges
+    at = scatter_edges((*edges, 0), (1, 0, limit, limit, 0), pool, tables, no_hubs, state)
     found: dict[int, list[tuple[int, int]]] = {index: [] for index in range(4)}
     for place in range(state[FULL]):
         found[int(ranges[place])] += [tuple(pair) for pair in pool[full[place]].tolist()]

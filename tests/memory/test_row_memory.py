@@ -27,8 +27,8 @@ from overspill.linux.processes import process_memory
 
 place, way, width, counts, budget = Path(sys.argv[1]), sys.argv[2], *json.loads(sys.argv[3])
 plan = BuildPlan(
-    chunk_edges=1 << 14, ranges=128, block_bytes=32 << 10, spare_blocks=12, bucket_edges=1 << 16,
-    bucket_rows=1 << 16, run_ids=1 << 16, copy_bytes=1 << 20,
+    chunk_edges=1 << 14, ranges=128, block_bytes=32 << 10, spare_blocks=12, bucket_bytes=1 << 20,
+    run_ids=1 << 16, copy_bytes=1 << 20,
 )
 
 def numbers(count, step):

@@ -22,8 +22,7 @@ plans = st.builds(
     ranges=st.sampled_from([1, 2, 4, 16]),
     block_bytes=st.sampled_from([16, 32, 128]),
     spare_blocks=st.integers(1, 5),
-    bucket_edges=st.integers(2, 60),
-    bucket_rows=st.integers(1, 40),
+    bucket_bytes=st.integers(1024, 5000),
     run_ids=st.integers(1, 20),
     copy_bytes=st.integers(1, 100),
 )
@@ -100,8 +99,7 @@ def test_extreme_shapes(tmp_path: Path, name: str) -> None:
         ranges=16,
         block_bytes=4096,
         spare_blocks=8,
-        bucket_edges=1 << 15,
-        bucket_rows=1 << 10,
+        bucket_bytes=1 << 18,
         run_ids=1 << 15,
         copy_bytes=1 << 16,
     )
@@ -120,8 +118,7 @@ def test_a_power_law_with_a_hub_of_a_fifth_of_the_edges(tmp_path: Path) -> None:
         ranges=32,
         block_bytes=2048,
         spare_blocks=8,
-        bucket_edges=1 << 13,
-        bucket_rows=1 << 11,
+        bucket_bytes=1 << 16,
         run_ids=1 << 13,
         copy_bytes=1 << 16,
     )

@@ -15,17 +15,17 @@ from typing import NoReturn, TextIO
 
 import numpy as np
 
+from overspill.build.buckets import RowOptions, warm_sorting
 from overspill.build.construct import construct
 from overspill.build.inputs import Inputs
+from overspill.build.partition import warm_partition
 from overspill.build.plan import BuildPlan, plan_build
 from overspill.build.progress import Event
 from overspill.build.snap_edges import SnapEdges
 from overspill.build.spec import BuildSpec
 from overspill.build.wire import encode_error, name_error
 from overspill.errors import OverspillError
-from overspill.kernels.csr import LONG_ROW, place_edges, sort_rows
 from overspill.kernels.jit import compiled_into_cache
-from overspill.kernels.partition import scatter_edges
 from overspill.kernels.text import parse_edges
 from overspill.kernels.translate import rank_ids
 from overspill.linux.cgroups import available_memory_bytes
@@ -136,19 +136,11 @@ def _warm_kernels(inputs: Inputs) -> None:
     What is not foreseen is 8-byte ids of a graph whose number of nodes nobody told.
     """
     one = np.zeros(1, np.int64)
-    read_only = one.copy()  # as Arrow's arrays are
-    read_only.flags.writeable = False
-    tables = (one.copy(), one.copy(), np.ones(2, np.int64), one.copy(), one.copy())
     wide = (
         max((node.count or 0 for node in inputs.nodes.values()), default=0) > BuildPlan.narrow_nodes
     )
-    pool = np.zeros((2, 2, 2), np.int64 if wide else np.int32)
-    for ids in (one, read_only):
-        state = np.array([1, 0, -1, -1])
-        scatter_edges((ids, ids, 0), (0, 0), (1, 1), pool, tables, state)
-    ends, out = np.zeros(1, np.int64), np.zeros(1, pool.dtype)
-    place_edges(pool[0, :1], 0, ends, out)
-    sort_rows(ends, out, np.zeros(1 // LONG_ROW + 1, np.int64))
+    warm_partition(edge_ids=False, wide=wide)
+    warm_sorting(RowOptions(), wide=wide)
     if any(node.kind == "remap" for node in inputs.nodes.values()):
         rank_ids(one, one, one, one, 1, one.copy())
     if any(isinstance(reader, SnapEdges) for edge in inputs.edges for reader in edge.readers):

@@ -157,9 +157,9 @@ class _Build:
         partitioner = RangePartitioner(
             self._directory.file("scratch/edges.spool"),
             self._plan,
-            id_limit=UNBOUNDED if known is None else known,
+            id_limits=(UNBOUNDED, UNBOUNDED) if known is None else (known, known),
             last_target=1 if known is None else known,
-            wide=known is not None and known > self._plan.narrow_nodes,
+            hubs="by source",
         )
         with partitioner:
             self._partition(partitioner)
@@ -169,12 +169,14 @@ class _Build:
             assembler = RowAssembler(
                 self._directory,
                 self._plan,
-                num_nodes=nodes,
+                num_rows=nodes,
+                num_columns=nodes,
                 num_edges=blocks.edges,
                 on_progress=self._progress.reach,
             )
             prefix = f"{_EDGE_PREFIX}/{self._spec.layouts[0]}"
-            parts = assembler.write(blocks, base=0, shift=partitioner.shift, prefix=prefix)
+            files = assembler.write(blocks, prefix=prefix)
+            parts = {"indptr": files.indptr, "indices": files.indices}
         return blocks.edges, {self._spec.layouts[0]: parts}
 
     def _partition(self, partitioner: RangePartitioner) -> None:

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from overspill.build.assemble import second_level
 from overspill.build.partition import RangePartitioner
 from overspill.build.pipeline import Behind, prefetched
+from overspill.build.plan import second_level
 from overspill.build.row_blocks import Ids, Words, as_words, word_dtype
 from overspill.build.row_output import (
     MissingPositionError,
@@ -182,9 +182,8 @@ class _Gather:
     ) -> FileRecord:
         """Partition by the index, read beside the source, scatter."""
         output, last = self._output, self._source.count
-        wide = max(last, output.count) > output.plan.narrow_nodes
         path = output.scratch("pairs")
-        with RangePartitioner(path, output.plan, last_target=last, wide=wide) as partitioner:
+        with RangePartitioner(path, output.plan, last_target=last) as partitioner:
             first = 0
             for piece in index:
                 places = np.arange(first, first + len(piece))
@@ -233,9 +232,7 @@ class _Gather:
         if level > len(self._paths):  # listed once: a level's files follow one another
             self._paths.append(self._output.scratch(f"pairs{level}"))
         plan = second_level(self._output.plan)
-        narrower = RangePartitioner(
-            self._paths[level - 1], plan, base=first, last_target=last, wide=part.has_wide
-        )
+        narrower = RangePartitioner(self._paths[level - 1], plan, base=first, last_target=last)
         with narrower:
             for pairs in self._pairs(part):
                 columns = np.ascontiguousarray(pairs.T, np.int64)
@@ -245,9 +242,8 @@ class _Gather:
             yield from self._buckets(blocks, first, narrower.shift, last, level)
 
     def _pairs(self, part: Blocks) -> Iterator[npt.NDArray[Any]]:
-        dtype = np.int64 if part.has_wide else np.int32
         for some in part.slices(self._piece_rows):
-            yield from self._pieces(iter([some.read(np.empty((some.edges, 2), dtype))]))
+            yield from self._pieces(iter([some.read()]))
 
     def _pieces(self, arrays: Iterator[npt.NDArray[Any]]) -> Iterator[npt.NDArray[Any]]:
         for array in arrays:

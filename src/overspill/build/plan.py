@@ -6,7 +6,7 @@ them all; the largest that fits is taken, up to a size beyond which more memory 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from overspill.errors import NoRoomError
 
@@ -30,10 +30,10 @@ class BuildPlan:
         ranges: Destination ranges that a partition step tells apart.
         block_bytes: Size of a staged block of one range.
         spare_blocks: Blocks beside the one that each range has open.
-        bucket_edges: Most edges that are sorted at a time; three buckets are alive.
-        bucket_rows: Most rows of such a bucket.
+        bucket_bytes: Memory in which one bucket of edges is read and sorted into rows.
         run_ids: Ids that are sorted at a time where ids are remapped, or a hub's.
         copy_bytes: Size of a slice in which node arrays are copied.
+        threads: How many threads sort, each a bucket of its own.
         narrow_nodes: With more nodes than this, an id takes 8 bytes on disk, else 4.
         projected_bytes: Peak anonymous memory of the process with these buffers.
         allowed_bytes: What it may hold.
@@ -43,27 +43,30 @@ class BuildPlan:
     ranges: int
     block_bytes: int
     spare_blocks: int
-    bucket_edges: int
-    bucket_rows: int
+    bucket_bytes: int
     run_ids: int
     copy_bytes: int
+    threads: int = 1
     narrow_nodes: int = _NARROW_NODES
     projected_bytes: int = 0
     allowed_bytes: int = 0
 
+    @property
+    def buckets(self) -> int:
+        """Buckets in memory: one a thread, one that is read, one or two that are written."""
+        return self.threads + 3
+
     def buffer_bytes(self) -> int:
         """Bytes of all buffers of the greediest phase."""
         chunks = 3 * 2 * 16 * self.chunk_edges  # sources and targets, raw and as int64
-        pool = (self.ranges + self.spare_blocks) * self.block_bytes
+        pool = (2 * self.ranges + self.spare_blocks) * self.block_bytes
         translation = 2 * 24 * self.chunk_edges  # both columns, their order and their ranks
         partition = chunks + translation + pool
-        # Three buckets of 8-byte pairs, two outputs of 4-byte ids; wide ids halve the edges. A
-        # second level of partitioning runs beside them, with an eighth of the ranges.
-        bucket = 3 * 8 * self.bucket_edges + 2 * 4 * self.bucket_edges + 3 * 8 * self.bucket_rows
-        second = pool // 8 + 4 * 16 * (self.chunk_edges // 4)
+        buckets = self.buckets * self.bucket_bytes
+        second = pool // 8 + 4 * 24 * (self.chunk_edges // 4)
         # Sorted runs: the buffer, its distinct copy, and one merge window with its sorted copy.
         runs = 5 * 8 * self.run_ids
-        return max(partition, bucket + max(second, runs), chunks + runs, 3 * self.copy_bytes)
+        return max(partition, buckets + max(second, runs), chunks + runs, 3 * self.copy_bytes)
 
 
 def plan_build(*, base_bytes: int, available_bytes: int, limit_bytes: int | None) -> BuildPlan:
@@ -101,14 +104,23 @@ def plan_build(*, base_bytes: int, available_bytes: int, limit_bytes: int | None
     )
 
 
+def second_level(plan: BuildPlan) -> BuildPlan:
+    """The sizes with which what does not fit a bucket is partitioned, beside the buckets."""
+    return replace(
+        plan,
+        chunk_edges=max(1, plan.chunk_edges // 4),
+        ranges=max(2, plan.ranges // 8),
+        spare_blocks=max(1, plan.spare_blocks // 8),
+    )
+
+
 def _scaled(scale: int) -> dict[str, int]:
     return {
         "chunk_edges": min(scale, 8) << 15,
         "ranges": 512 if scale >= 4 else 256 if scale == 2 else 128,
         "block_bytes": (64 if scale >= 4 else 32) << 10,
         "spare_blocks": 12 * min(scale, 8),
-        "bucket_edges": scale * 98_304,
-        "bucket_rows": scale << 16,
+        "bucket_bytes": scale << 20,
         "run_ids": scale << 16,
         "copy_bytes": max(1, scale // 2) << 20,
     }

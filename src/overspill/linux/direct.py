@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
+import numpy.typing as npt
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -40,3 +43,10 @@ def set_direct(fd: int, on: bool) -> bool:
     except OSError:
         return False
     return True
+
+
+def aligned_bytes(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Fresh memory for direct I/O: (nbytes,), from the start of a page on."""
+    raw = np.empty(nbytes + DIRECT_ALIGNMENT_BYTES, np.uint8)
+    skip = -raw.ctypes.data % DIRECT_ALIGNMENT_BYTES
+    return raw[skip : skip + nbytes]

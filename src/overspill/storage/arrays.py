@@ -84,7 +84,7 @@ class ArrayWriter:
         self.partial_path = self._written = partial_path(self.path)
         self._dtype, self._shape = dtype, tuple(shape)
         self._record_path = record_path or self.path.name
-        self._view_dtype = numpy_view_dtype(dtype)
+        self.view_dtype = numpy_view_dtype(dtype)
         self._at_most = at_most
         self._start = len(encode_header(dtype, self._shape))
         self._nbytes = self._start + payload_bytes(dtype, self._shape)
@@ -116,8 +116,8 @@ class ArrayWriter:
             DiskRefusedError: The disk refused.
             ValueError: Wrong dtype, or more elements than the shape holds.
         """
-        if rows.dtype != self._view_dtype:
-            raise ValueError(f"{self.path}: {rows.dtype} rows for a {self._view_dtype} array")
+        if rows.dtype != self.view_dtype:
+            raise ValueError(f"{self.path}: {rows.dtype} rows for a {self.view_dtype} array")
         if self._out.offset + rows.nbytes > self._nbytes:
             raise ValueError(f"{self.path}: more rows than the shape {self._shape} holds")
         data = rows.reshape(-1).view(np.uint8).data
