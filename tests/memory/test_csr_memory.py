@@ -26,12 +26,15 @@ edges, nodes, limit = int(edges), int(nodes), limit if limit != "none" else None
 torch.manual_seed(1)
 row, col = torch.randint(nodes, (edges,)), torch.randint(nodes, (edges,))
 row[::7] = 3  # a hub
-ov.build_csr(row[:99], col[:99], nodes, num_cols=nodes)  # compiles
+for extra in (False, True):  # compiles
+    ov.build_csr(row[:99], col[:99], nodes, num_cols=nodes, edge_ids=extra)
 with ov.settings(spill_dir=place if limit else None):
-    with PeakSampler(children=False, interval_s=0.002) as before:
+    with PeakSampler(children=False, interval_s=0.01) as before:
         pass
-    with PeakSampler(children=False, interval_s=0.002) as sampler:
-        found = ov.build_csr(row, col, nodes, num_cols=nodes, memory_limit=limit)
+    with PeakSampler(children=False, interval_s=0.01) as sampler:
+        found = ov.build_csr(
+            row, col, nodes, num_cols=nodes, memory_limit=limit, edge_ids=limit is not None
+        )
     grown = sampler.peaks.anon_shmem_bytes - before.peaks.anon_shmem_bytes
     shape = Shape(edges=edges, num_rows=nodes, num_cols=nodes, column_bytes=4)
     planned = shape.output_bytes + sizes_in_memory(shape).scratch_bytes
@@ -41,6 +44,9 @@ with ov.settings(spill_dir=place if limit else None):
     assert torch.equal(found.indptr.diff(), counts)
     assert int(found.indices.sum()) == int(col.sum())
     assert torch.equal(found.indices[: counts[0]].long(), col[row == 0].sort().values)
+    if limit:
+        assert torch.equal(col[found.edge_ids], found.indices.long())
+        assert torch.equal(found.edge_ids[: counts[0]].sort().values, (row == 0).nonzero()[:, 0])
     print(grown, planned)
 """
 
@@ -74,11 +80,11 @@ def test_on_disk_it_takes_no_more_than_its_limit_however_many_edges(
     run_python: Callable[..., Any], tmp_path: Path
 ) -> None:
     env = {"OVERSPILL_DIR": "", "OVERSPILL_RUN": "", "OVERSPILL_MIN_BYTES": "1MiB"}
-    limit = 40 * MIB
+    limit = 48 * MIB
     grown = []
-    for edges in (4_000_000, 12_000_000):
-        arguments = (edges, edges // 10, tmp_path / "spill", "40MiB")
-        most = BASE_BYTES + 2 * 8 * edges + limit
+    for edges in (3_000_000, 9_000_000):
+        arguments = (edges, edges // 10, tmp_path / "spill", "48MiB")
+        most = BASE_BYTES + 5 * 8 * edges + limit  # what checks the result included
         result = run_python(BUILD, limit_bytes=most, env=env, arguments=arguments).check()
         grown.append(grown_and_planned(result)[0])
     assert max(grown) <= limit

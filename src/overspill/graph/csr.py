@@ -77,14 +77,16 @@ def build_csr(  # noqa: PLR0913 - options, keyword-only
     says; where that is the disk, or outputs and scratch exceed `memory_limit`, the edges are
     partitioned in the output files and then arranged band by band, in order.
 
-    Cost: the inputs are read three times (the rows once or twice more for each level of very uneven
-    rows); in files the indices and what goes with them are written twice and read once. In memory
-    the peak beyond the inputs is the outputs, 2 bytes an edge (4 with more than 65 million rows)
-    and some MiB: for int32 indices three quarters of one int64 array of the edges, and 8 bytes a
-    row. A row of more than a four hundredth of all edges takes as much again as it has in
-    `edge_ids` and `weights`, where these are asked for. In files the peak is `memory_limit`, or a
-    quarter of the headroom and at most 1 GiB. One thread, without the GIL; any number of calls may
-    run at once, also over the same inputs, which must not be written to meanwhile.
+    Cost: the inputs are read three times, the rows once more for each level of very uneven rows and
+    where there are files; in files the indices and what goes with them are written twice and read
+    once. In memory the peak beyond the inputs is the outputs, 2 bytes an edge (4 with more than 65
+    million rows) and some MiB: for int32 indices three quarters of one int64 array of the edges,
+    and 8 bytes a row. A row of more than an 800th of all edges takes as much again as it has in
+    the outputs, where something goes with the edges and rows are sorted. In files the peak is
+    `memory_limit`, or a quarter of the headroom and at most 1 GiB. The very first call compiles its
+    kernels: seconds, and about 100 MiB. A small graph takes the milliseconds in which the memory
+    that there is is measured. One thread, without the GIL; any number of calls may run at once,
+    also over the same inputs, which must not be written to meanwhile.
 
     Args:
         row: The row of each edge, int64 or int32 (edges,), of any stride, in memory or disk-backed.
