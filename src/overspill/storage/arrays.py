@@ -56,8 +56,7 @@ class ArrayWriter:
     """Writes an array file row by row; the file appears under its name only when it is complete.
 
     Every block is reserved before the first write; dirty pages and page cache stay bounded (two
-    windows of 8 MiB). The header is written last. On an error, the file is removed. One thread at a
-    time.
+    windows). The header is written last. On an error, the file is removed. One thread at a time.
 
     Args:
         path: Where the file goes; its directory exists.
@@ -65,6 +64,7 @@ class ArrayWriter:
         shape: The full shape, or the largest.
         record_path: The path as the manifest names it; default is the file's name.
         at_most: Fewer rows than the shape has may come; the room of the others is given back.
+        window_bytes: Size of a window of dirty pages; None: 8 MiB.
 
     Raises:
         DiskRefusedError: The disk could not reserve, write or sync the bytes.
@@ -79,13 +79,14 @@ class ArrayWriter:
         shape: tuple[int, ...],
         record_path: str | None = None,
         at_most: bool = False,
+        window_bytes: int | None = None,
     ) -> None:
         self.path = Path(path)
         self.partial_path = self._written = partial_path(self.path)
         self._dtype, self._shape = dtype, tuple(shape)
         self._record_path = record_path or self.path.name
         self.view_dtype = numpy_view_dtype(dtype)
-        self._at_most = at_most
+        self._at_most, self._window_bytes = at_most, window_bytes
         self._start = len(encode_header(dtype, self._shape))
         self._nbytes = self._start + payload_bytes(dtype, self._shape)
         self._hash = hashlib.sha256()
@@ -100,7 +101,12 @@ class ArrayWriter:
             raise _refused(error, self.path) from error
         try:
             reserve_blocks(self._fd, self._nbytes, path=str(self.path))
-            self._out = WriteBehind(self._fd, path=str(self.path), offset=self._start)
+            self._out = WriteBehind(
+                self._fd,
+                path=str(self.path),
+                offset=self._start,
+                window_bytes=self._window_bytes,
+            )
         except BaseException:
             self._abandon()
             raise

@@ -8,13 +8,14 @@ payload page; checksums are for `verify_checksums`.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from overspill.errors import DiskRefusedError, FormatError, StaleFileError
-from overspill.storage.arrays import read_array_info, sync_directory
+from overspill.errors import FormatError, StaleFileError
+from overspill.storage.arrays import read_array_info
+from overspill.storage.json_files import publish_json
+from overspill.storage.part_records import PartRecord as PartRecord
 from overspill.storage.records import FileRecord as FileRecord
 from overspill.storage.type_records import EdgeName as EdgeName
 from overspill.storage.type_records import EdgeTypeRecord as EdgeTypeRecord
@@ -38,6 +39,7 @@ class Manifest:
         sources: What it was built from: path and size of each input.
         created: UTC time, ISO 8601.
         overspill_version: The version that wrote it.
+        partition: Which part of which partition it is; None: a whole dataset.
     """
 
     identifier: str
@@ -47,11 +49,13 @@ class Manifest:
     sources: list[dict[str, Any]] = field(default_factory=list)
     created: str = ""
     overspill_version: str = ""
+    partition: PartRecord | None = None
 
     def files(self) -> list[FileRecord]:
         """Every array file of the dataset."""
         nodes = [record for node in self.node_types.values() for record in node.files()]
-        return nodes + [record for edge in self.edge_types.values() for record in edge.files()]
+        edges = [record for edge in self.edge_types.values() for record in edge.files()]
+        return nodes + edges + ([] if self.partition is None else list(self.partition.files()))
 
 
 def publish_manifest(directory: str | Path, manifest: Manifest) -> None:
@@ -63,21 +67,7 @@ def publish_manifest(directory: str | Path, manifest: Manifest) -> None:
     Raises:
         DiskRefusedError: The disk refused; no manifest is left.
     """
-    target = Path(directory) / MANIFEST_NAME
-    partial = written = target.with_name(MANIFEST_NAME + ".partial")
-    text = json.dumps(_encode(manifest), indent=1).encode() + b"\n"
-    try:
-        with partial.open("wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        written = partial.rename(target)
-        sync_directory(target.parent)
-    except OSError as error:
-        written.unlink(missing_ok=True)
-        raise DiskRefusedError(
-            f"the disk refused {target}: {error.strerror}", path=str(target), errno=error.errno
-        ) from error
+    publish_json(Path(directory) / MANIFEST_NAME, _encode(manifest))
 
 
 def read_manifest(directory: str | Path, *, check_files: bool = True) -> Manifest:
@@ -140,6 +130,7 @@ def _encode(manifest: Manifest) -> dict[str, Any]:
         "overspill_version": manifest.overspill_version,
         "node_types": {name: node.to_json() for name, node in manifest.node_types.items()},
         "edge_types": [edge.to_json() for edge in manifest.edge_types.values()],
+        "partition": manifest.partition and manifest.partition.to_json(),
         "options": manifest.options,
         "sources": manifest.sources,
     }
@@ -152,6 +143,7 @@ def _decode(held: dict[str, Any]) -> Manifest:
         raise ValueError(f"its version is {held['version']!r}; this Overspill reads {VERSION}")
     nodes = {n: NodeTypeRecord.from_json(n, node) for n, node in held["node_types"].items()}
     edges = [EdgeTypeRecord.from_json(edge, nodes) for edge in held["edge_types"]]
+    part = held.get("partition")
     return Manifest(
         identifier=str(held["identifier"]),
         node_types=nodes,
@@ -160,4 +152,5 @@ def _decode(held: dict[str, Any]) -> Manifest:
         sources=list(held["sources"]),
         created=str(held["created"]),
         overspill_version=str(held["overspill_version"]),
+        partition=None if part is None else PartRecord.from_json(part, nodes),
     )

@@ -85,7 +85,7 @@ class NodeTypeRecord:
     def _require_fit(self) -> None:
         _require_first_axis(self.arrays, self.count, f"nodes of {self.name!r}")
         if self.ids is not None:
-            _require_vector(self.ids, ("int64",), self.count)
+            require_vector(self.ids, ("int64",), self.count)
         if self.texts is not None:
             self._require_texts(self.texts)
         elif self.salt:
@@ -94,12 +94,12 @@ class NodeTypeRecord:
             raise ValueError(f"node type {self.name!r} is renumbered one way only")
         for record in (self.original, self.renumbered):
             if record is not None:
-                _require_vector(record, _INDEX_DTYPES, self.count)
+                require_vector(record, _INDEX_DTYPES, self.count)
 
     def _require_texts(self, texts: Files) -> None:
         if self.ids is None or set(texts) != {"offsets", "data"}:
             raise ValueError(f"the texts of node type {self.name!r} are not whole: {list(texts)}")
-        _require_vector(texts["offsets"], ("int64",), self.count + 1)
+        require_vector(texts["offsets"], ("int64",), self.count + 1)
         data = texts["data"]
         if data.dtype != "uint8" or len(data.shape) != 1:
             raise ValueError(f"{data.path} is {data.dtype} {data.shape}, not a row of uint8")
@@ -119,6 +119,8 @@ class EdgeTypeRecord:
             int64 (count,), and "counts", int64 (count,).
         arrays: Layout -> name -> file, its first axis the edges in the order of that layout.
         notes: What the build counted about these edges, by name.
+        out_count: In a part of a dataset with both layouts, the number of edges in "csr": it has
+            the in-edges of its nodes in one and their out-edges in the other. None: `count`.
     """
 
     source: str
@@ -128,11 +130,16 @@ class EdgeTypeRecord:
     layouts: dict[str, Files] = field(default_factory=dict)
     arrays: dict[str, Files] = field(default_factory=dict)
     notes: dict[str, int] = field(default_factory=dict)
+    out_count: int | None = None
 
     @property
     def key(self) -> EdgeName:
         """(source, relation, target)."""
         return self.source, self.relation, self.target
+
+    def count_in(self, layout: str) -> int:
+        """Number of edges in a layout."""
+        return self.count if layout != "csr" or self.out_count is None else self.out_count
 
     def files(self) -> Iterator[FileRecord]:
         """Every array file of the type."""
@@ -147,6 +154,7 @@ class EdgeTypeRecord:
             "layouts": {layout: _to_json(parts) for layout, parts in self.layouts.items()},
             "arrays": {layout: _to_json(held) for layout, held in self.arrays.items()},
             "notes": self.notes,
+            "out_count": self.out_count,
         }
 
     @classmethod
@@ -161,6 +169,7 @@ class EdgeTypeRecord:
             {layout: _files_from(parts) for layout, parts in held["layouts"].items()},
             {layout: _files_from(arrays) for layout, arrays in held["arrays"].items()},
             _notes_from(held),
+            None if held.get("out_count") is None else whole_count(held["out_count"]),
         )
         edge._require_fit(nodes)
         return edge
@@ -171,13 +180,13 @@ class EdgeTypeRecord:
                 raise ValueError(f"an edge type has nodes of type {name!r}, which there is not")
         rows = {"csc": nodes[self.target].count, "csr": nodes[self.source].count}
         for layout, parts in self.layouts.items():
-            _require_vector(parts["indptr"], ("int64",), rows[layout] + 1)
+            require_vector(parts["indptr"], ("int64",), rows[layout] + 1)
             for part in {"indices", *parts} - {"indptr"}:
-                _require_vector(parts[part], _EDGE_PARTS[part], self.count)
+                require_vector(parts[part], _EDGE_PARTS[part], self.count_in(layout))
         for layout, arrays in self.arrays.items():
             if layout not in self.layouts:
                 raise ValueError(f"edge arrays are in the order of {layout!r}, which there is not")
-            _require_first_axis(arrays, self.count, f"edges of {self.key}")
+            _require_first_axis(arrays, self.count_in(layout), f"edges of {self.key}")
 
 
 def whole_count(value: Any) -> int:
@@ -187,7 +196,8 @@ def whole_count(value: Any) -> int:
     return value
 
 
-def _require_vector(record: FileRecord, dtypes: tuple[str, ...], length: int) -> None:
+def require_vector(record: FileRecord, dtypes: tuple[str, ...], length: int) -> None:
+    """Refuse an array of another dtype or length (ValueError)."""
     # The sampler follows these arrays without looking at their bounds.
     if record.dtype not in dtypes or record.shape != (length,):
         wanted = f"{' or '.join(dtypes)} ({length},)"

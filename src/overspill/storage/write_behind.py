@@ -22,11 +22,16 @@ class WriteBehind:
         fd: Descriptor open for writing, its blocks reserved by the caller.
         path: For error messages.
         offset: Where the first byte goes.
+        window_bytes: Size of a window; less than the usual one where many files
+            are written at a time.
     """
 
-    def __init__(self, fd: int, *, path: str, offset: int = 0) -> None:
+    def __init__(
+        self, fd: int, *, path: str, offset: int = 0, window_bytes: int | None = None
+    ) -> None:
         self._fd = fd
         self._path = path
+        self._window_bytes = _WINDOW_BYTES if window_bytes is None else window_bytes
         self._window_start = offset
         self._behind: tuple[int, int] | None = None
         self.offset = offset
@@ -37,7 +42,7 @@ class WriteBehind:
             piece = data[start : start + _PIECE_BYTES]
             write_all(self._fd, piece, self.offset, path=self._path)
             self.offset += len(piece)
-            if self.offset - self._window_start >= _WINDOW_BYTES:
+            if self.offset - self._window_start >= self._window_bytes:
                 self._turn_window()
 
     def drain(self) -> None:
