@@ -13,20 +13,33 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from overspill.build.journal import (
+    MAGIC,
+    NESTED,
+    is_step,
+    listed_entries,
+    lock_marker,
+    read_journal,
+    remove_entries,
+    remove_listed,
+)
+from overspill.build.journal import MARKER_NAME as MARKER_NAME
+from overspill.build.journal import SCRATCH as SCRATCH
+from overspill.build.journal import is_unfinished_build as is_unfinished_build
 from overspill.errors import DiskRefusedError, FormatError, OutputDirError
-from overspill.linux.locks import lock_exclusive
 from overspill.storage.manifest import MANIFEST_NAME, Manifest, publish_manifest
-from overspill.storage.records import require_inside
+from overspill.storage.partition_manifest import (
+    PARTITION_NAME,
+    PartitionManifest,
+    publish_partition,
+)
 
 _log = logging.getLogger("overspill")
-MARKER_NAME = ".overspill-build"
-SCRATCH = "scratch"  # where files that do not outlive the build go
-_MAGIC = {"format": "overspill-build", "version": 1}
 
 
 class BuildDirectory:
@@ -55,7 +68,7 @@ class BuildDirectory:
         try:
             self._made = _make_directories(self.path)
             _require_claimable(self.path)
-            self._fd = _lock_marker(self.path / MARKER_NAME)
+            self._fd = lock_marker(self.path / MARKER_NAME)
             self._begin()
         except OSError as error:
             self._give_up_claim()
@@ -73,17 +86,30 @@ class BuildDirectory:
         Raises:
             OutputDirError: Something else put a file there; it is not touched.
         """
-        parts = Path(relative).parts
-        for depth in range(1, len(parts)):
-            directory = self.path.joinpath(*parts[:depth])
-            if not directory.is_dir():
-                self._note("/".join(parts[:depth]) + "/")
-                self._guard(directory.mkdir)
+        return self.files([relative])[0]
+
+    def files(self, relatives: Iterable[str]) -> list[Path]:
+        """The paths of several files, listed by one write to the journal.
+
+        Raises:
+            OutputDirError: As `file`.
+        """
+        wanted = list(relatives)
         # Before it is listed: what is listed may be removed.
-        if os.path.lexists(self.path / relative):
-            raise _foreign(self.path, relative)
-        self._note(relative)
-        return self.path / relative
+        for relative in wanted:
+            if os.path.lexists(self.path / relative):
+                raise _foreign(self.path, relative)
+        self._make_parents(wanted)
+        self._note(*wanted)
+        return [self.path / relative for relative in wanted]
+
+    def nested(self) -> Path:
+        """An empty directory in the scratch space, for a build of its own inside of this one.
+
+        It is removed with the scratch space, by what its own marker or manifest lists.
+        """
+        self._make_parents([NESTED])
+        return self.path / NESTED
 
     def finished(self, step: str) -> Any:
         """The result of a step that an earlier process finished; None where it is still to do."""
@@ -105,9 +131,11 @@ class BuildDirectory:
         Args:
             name: The directory, relative to the scratch space.
         """
-        self._guard(lambda: _remove(self.path, _entries(self.path, f"{SCRATCH}/{name}/")))
+        self._guard(
+            lambda: remove_entries(self.path, listed_entries(self.path, f"{SCRATCH}/{name}/"))
+        )
 
-    def publish(self, manifest: Manifest) -> None:
+    def publish(self, manifest: Manifest | PartitionManifest) -> None:
         """Publish the manifest, then drop the marker; every scratch file is gone by now.
 
         Files that something else put beside the build's own are left alone, and no dataset's part.
@@ -120,16 +148,20 @@ class BuildDirectory:
         scratch = self.path / SCRATCH
         if scratch.is_dir():
             # A build that was resumed may have left what its steps no longer needed.
-            self._guard(lambda: _remove(self.path, _entries(self.path, SCRATCH + "/")))
+            self._guard(lambda: remove_entries(self.path, listed_entries(self.path, SCRATCH + "/")))
             strays = _files_in(scratch)
             if strays:
                 raise _foreign(self.path, f"{SCRATCH}/{strays[0]}")
             if scratch.is_dir():
                 self._guard(scratch.rmdir)
-        if os.path.lexists(self.path / MANIFEST_NAME):
-            raise _foreign(self.path, MANIFEST_NAME)
-        self.file(MANIFEST_NAME + ".partial")
-        publish_manifest(self.path, manifest)
+        name = MANIFEST_NAME if isinstance(manifest, Manifest) else PARTITION_NAME
+        if os.path.lexists(self.path / name):
+            raise _foreign(self.path, name)
+        self.file(name + ".partial")
+        if isinstance(manifest, Manifest):
+            publish_manifest(self.path, manifest)
+        else:
+            publish_partition(self.path, manifest)
         self._finished = True
         self._guard((self.path / MARKER_NAME).unlink)
 
@@ -171,9 +203,22 @@ class BuildDirectory:
             remedy="leave the directory alone until the build has ended, and build again",
         ) from cause
 
-    def _note(self, entry: str) -> None:
+    def _make_parents(self, relatives: list[str]) -> None:
+        missing: dict[str, None] = {}
+        for relative in relatives:
+            parts = relative.split("/")[:-1]
+            for depth in range(1, len(parts) + 1):
+                directory = "/".join(parts[:depth])
+                if directory not in missing and not (self.path / directory).is_dir():
+                    missing[directory] = None
+        self._note(*(directory + "/" for directory in missing))
+        for directory in missing:
+            self._guard((self.path / directory).mkdir)
+
+    def _note(self, *entries: str) -> None:
         # Durable before the file exists: after a crash nothing is there that the list lacks.
-        self._guard(lambda: self._write_line(entry))
+        if entries:
+            self._guard(lambda: self._write_line(*entries))
 
     def _guard(self, act: Callable[[], object]) -> None:
         try:
@@ -189,13 +234,13 @@ class BuildDirectory:
         if strays:
             raise _foreign(self.path, strays[0])
         os.ftruncate(self._fd, 0)
-        self._write_line(_MAGIC)
+        self._write_line(MAGIC)
         self._write_line({"build": self._fingerprint})
 
     def _take_up(self) -> bool:
         """Go back to the last finished step; False where there is none."""
-        lines = _journal(self.path)
-        steps = [at for at, line in enumerate(lines) if _is_step(line)]
+        lines = read_journal(self.path)
+        steps = [at for at, line in enumerate(lines) if is_step(line)]
         if not steps:
             return False
         if lines[0] != {"build": self._fingerprint}:
@@ -205,16 +250,16 @@ class BuildDirectory:
                 remedy="give the same ones, or build with resume=False, which starts over",
             )
         kept, rest = lines[: steps[-1] + 1], lines[steps[-1] + 1 :]
-        _remove(self.path, [line for line in rest if isinstance(line, str)])
-        text = b"".join(json.dumps(line).encode() + b"\n" for line in (_MAGIC, *kept))
+        remove_entries(self.path, [line for line in rest if isinstance(line, str)])
+        text = b"".join(json.dumps(line).encode() + b"\n" for line in (MAGIC, *kept))
         os.ftruncate(self._fd, len(text))
         os.fsync(self._fd)
-        self._steps = {line["step"]: line["result"] for line in kept if _is_step(line)}
+        self._steps = {line["step"]: line["result"] for line in kept if is_step(line)}
         _log.info("%s: resumed after %d finished steps", self.path, len(steps))
         return True
 
-    def _write_line(self, entry: object) -> None:
-        line = json.dumps(entry).encode() + b"\n"
+    def _write_line(self, *entries: object) -> None:
+        line = b"".join(json.dumps(entry).encode() + b"\n" for entry in entries)
         while line:  # a nearly full disk takes a part
             line = line[os.write(self._fd, line) :]
         os.fsync(self._fd)
@@ -227,66 +272,6 @@ class BuildDirectory:
             for directory in reversed(self._made):
                 if directory.is_dir() and not any(directory.iterdir()):
                     directory.rmdir()
-
-
-def is_unfinished_build(path: Path) -> bool:
-    """Whether a directory holds the marker of an Overspill build."""
-    try:
-        with (path / MARKER_NAME).open("rb") as file:
-            first = file.readline(1000)
-    except OSError:
-        return False
-    # A cut line, or none: killed, or refused by the disk, while the marker was being made.
-    if (json.dumps(_MAGIC).encode() + b"\n").startswith(first):
-        return True
-    try:
-        return bool(json.loads(first) == _MAGIC)
-    except ValueError:
-        return False
-
-
-def remove_listed(path: Path) -> None:
-    """Remove what an unfinished build's marker lists, in reverse order, and nothing else.
-
-    Raises:
-        FormatError: The list names something outside the directory.
-    """
-    _remove(path, _entries(path, ""))
-
-
-def _journal(path: Path) -> list[Any]:
-    """What a marker says after its first line: files as strings, all else as objects."""
-    lines = (path / MARKER_NAME).read_bytes().split(b"\n")[1:]
-    found = []
-    for line in lines[:-1]:  # what follows the last line feed was cut by a crash
-        try:
-            entry = json.loads(line)
-            if not isinstance(entry, dict):
-                require_inside(entry)
-        except (ValueError, TypeError, AttributeError) as error:
-            raise FormatError(f"{path / MARKER_NAME} is damaged", path=str(path)) from error
-        found.append(entry)
-    return found
-
-
-def _is_step(line: object) -> bool:
-    return isinstance(line, dict) and "step" in line
-
-
-def _entries(path: Path, prefix: str) -> list[str]:
-    return [line for line in _journal(path) if isinstance(line, str) and line.startswith(prefix)]
-
-
-def _remove(path: Path, entries: list[str]) -> None:
-    for entry in reversed(entries):
-        target = path / entry
-        if target.parent.resolve() != (path.resolve() / entry).parent:
-            raise FormatError(f"{target} lies behind a link", path=str(target))
-        if entry.endswith("/"):
-            if target.is_dir() and not any(target.iterdir()):
-                target.rmdir()
-        else:
-            target.unlink(missing_ok=True)
 
 
 def _files_in(path: Path) -> list[str]:
@@ -320,12 +305,13 @@ def _make_directories(path: Path) -> list[Path]:
 def _require_claimable(path: Path) -> None:
     if not path.is_dir():
         raise OutputDirError(f"{path} is not a directory", path=str(path))
-    if (path / MANIFEST_NAME).exists():
-        raise OutputDirError(
-            f"{path} holds a finished dataset",
-            path=str(path),
-            remedy="open it with open_dataset, remove it, or choose another directory",
-        )
+    for name, what in ((MANIFEST_NAME, "dataset"), (PARTITION_NAME, "partition")):
+        if (path / name).exists():
+            raise OutputDirError(
+                f"{path} holds a finished {what}",
+                path=str(path),
+                remedy=f"open it with open_{what}, remove it, or choose another directory",
+            )
     entries = sorted(entry.name for entry in path.iterdir())
     if entries and not is_unfinished_build(path):
         raise OutputDirError(
@@ -333,23 +319,6 @@ def _require_claimable(path: Path) -> None:
             path=str(path),
             remedy="choose an empty or absent directory",
         )
-
-
-def _lock_marker(marker: Path) -> int:
-    fd = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    try:
-        # The inode is compared after locking: the build that held the lock may have removed it.
-        if lock_exclusive(fd, blocking=False) and os.path.samestat(os.fstat(fd), marker.stat()):
-            return fd
-    except BaseException:
-        os.close(fd)
-        raise
-    os.close(fd)
-    raise OutputDirError(
-        f"another build is writing {marker.parent}",
-        path=str(marker.parent),
-        remedy="wait for it to end, or choose another directory",
-    )
 
 
 def _refused(path: Path, error: OSError) -> DiskRefusedError:

@@ -1,0 +1,131 @@
+"""The journal of a build: what it made, listed before it was made, and how that is removed.
+
+It is the marker of an unfinished build and locked for as long as the build runs. What is removed is
+what is listed, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from overspill.errors import FormatError, OutputDirError
+from overspill.linux.locks import lock_exclusive
+from overspill.storage.manifest import MANIFEST_NAME, read_manifest
+from overspill.storage.records import require_inside
+
+MARKER_NAME = ".overspill-build"
+SCRATCH = "scratch"  # where files that do not outlive the build go
+NESTED = f"{SCRATCH}/whole/"  # where a build inside of this one goes
+MAGIC = {"format": "overspill-build", "version": 1}
+
+
+def is_unfinished_build(path: Path) -> bool:
+    """Whether a directory holds the marker of an Overspill build."""
+    try:
+        with (path / MARKER_NAME).open("rb") as file:
+            first = file.readline(1000)
+    except OSError:
+        return False
+    # A cut line, or none: killed, or refused by the disk, while the marker was being made.
+    if (json.dumps(MAGIC).encode() + b"\n").startswith(first):
+        return True
+    try:
+        return bool(json.loads(first) == MAGIC)
+    except ValueError:
+        return False
+
+
+def remove_listed(path: Path) -> None:
+    """Remove what an unfinished build's marker lists, in reverse order, and nothing else.
+
+    Raises:
+        FormatError: The list names something outside the directory.
+    """
+    remove_entries(path, listed_entries(path, ""))
+
+
+def read_journal(path: Path) -> list[Any]:
+    """What a marker says after its first line: files as strings, all else as objects."""
+    lines = (path / MARKER_NAME).read_bytes().split(b"\n")[1:]
+    found = []
+    for line in lines[:-1]:  # what follows the last line feed was cut by a crash
+        try:
+            entry = json.loads(line)
+            if not isinstance(entry, dict):
+                require_inside(entry)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise FormatError(f"{path / MARKER_NAME} is damaged", path=str(path)) from error
+        found.append(entry)
+    return found
+
+
+def is_step(line: object) -> bool:
+    """Whether a line says that a step is finished."""
+    return isinstance(line, dict) and "step" in line
+
+
+def listed_entries(path: Path, prefix: str) -> list[str]:
+    """The files and directories that a marker lists, of those whose path begins so."""
+    return [
+        line for line in read_journal(path) if isinstance(line, str) and line.startswith(prefix)
+    ]
+
+
+def remove_entries(path: Path, entries: list[str]) -> None:
+    """Remove listed files, and listed directories where they are empty, the last first.
+
+    Raises:
+        FormatError: One lies behind a link.
+    """
+    for entry in reversed(entries):
+        target = path / entry
+        if target.parent.resolve() != (path.resolve() / entry).parent:
+            raise FormatError(f"{target} lies behind a link", path=str(target))
+        if entry.endswith("/"):
+            if entry == NESTED:
+                _remove_nested(target)
+            if target.is_dir() and not any(target.iterdir()):
+                target.rmdir()
+        else:
+            target.unlink(missing_ok=True)
+
+
+def _remove_nested(path: Path) -> None:
+    """Remove a build inside of this one, finished or not, by what it lists itself."""
+    if (path / MANIFEST_NAME).is_file():
+        listed = [record.path for record in read_manifest(path, check_files=False).files()]
+        parents = {str(parent) + "/" for name in listed for parent in Path(name).parents}
+        # The manifest last: whatever stops this, what is left is still listed.
+        remove_entries(path, [MANIFEST_NAME, *sorted(parents - {"./"}), *listed])
+    if (path / MARKER_NAME).is_file():
+        fd = lock_marker(path / MARKER_NAME)
+        try:
+            remove_listed(path)
+            (path / MARKER_NAME).unlink()
+        finally:
+            os.close(fd)
+
+
+def lock_marker(marker: Path) -> int:
+    """Open a marker, or make it, and lock it; the descriptor holds the lock.
+
+    Raises:
+        OutputDirError: Another build holds it.
+    """
+    fd = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    try:
+        # The inode is compared after locking: the build that held the lock may have removed it.
+        if lock_exclusive(fd, blocking=False) and os.path.samestat(os.fstat(fd), marker.stat()):
+            return fd
+    except BaseException:
+        os.close(fd)
+        raise
+    os.close(fd)
+    raise OutputDirError(
+        f"another build is writing {marker.parent}",
+        path=str(marker.parent),
+        remedy="wait for it to end, or choose another directory",
+    )
