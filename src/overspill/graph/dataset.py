@@ -17,6 +17,7 @@ import torch
 from overspill.errors import InputError, StaleFileError
 from overspill.graph.node_ids import require_within, whole_ids
 from overspill.graph.paged import PagedArray
+from overspill.graph.parts import Part, PartIds, require_whole
 from overspill.graph.raw_ids import RawIds
 from overspill.graph.rows import gather_rows
 from overspill.graph.rows import row_bytes as row_bytes
@@ -53,7 +54,8 @@ class Dataset:
         self.manifest = manifest
         self._tensors: dict[str, torch.Tensor] = {}
         self._arrays: dict[tuple[str, int, int], PagedArray] = {}
-        self._raw_ids: dict[str, RawIds] = {}
+        self._raw_ids: dict[str, RawIds | PartIds] = {}
+        self._part: Part | None = None
 
     @property
     def node_types(self) -> list[str]:
@@ -64,6 +66,14 @@ class Dataset:
     def edge_types(self) -> list[EdgeType]:
         """(source, relation, target) of the edge types."""
         return list(self.manifest.edge_types)
+
+    @property
+    def part(self) -> Part | None:
+        """Which part of a partitioned dataset this is, and its ids there; None: it is whole."""
+        record = self.manifest.partition
+        if self._part is None and record is not None:
+            self._part = Part(self.path, record, self.manifest, self._mapped)
+        return self._part
 
     @property
     def num_nodes(self) -> int:
@@ -236,6 +246,7 @@ class Dataset:
         limit: SampleLimit | None = None,
     ) -> NeighborSampler:
         """A sampler over the in-edges of a type, with buffers of its own; see `NeighborSampler`."""
+        require_whole(self.part, self.path)
         parts = self._layout(edge_type, "csc")
         indices = parts["indices"]
         item = np.dtype(indices.dtype).itemsize
@@ -296,11 +307,13 @@ class Dataset:
             )
         return held[name]
 
-    def _raw(self, type: str | None) -> RawIds:
+    def _raw(self, type: str | None) -> RawIds | PartIds:
         node = self.node_record(type)
         held = self._raw_ids.get(node.name)
         if held is None:
-            held = self._raw_ids[node.name] = RawIds(self.path, node, self._mapped)
+            of_part = self.part and self.part.raw_ids(node.name)
+            held = of_part or RawIds(self.path, node, self._mapped)
+            self._raw_ids[node.name] = held
         return held
 
     def _rows(self, record: FileRecord) -> PagedArray:

@@ -19,7 +19,6 @@ from overspill.linux.fetch import PAGE_BYTES
 from overspill.storage.records import FileRecord
 
 _Ids = npt.NDArray[np.int64]
-_IDS_A_PAGE = PAGE_BYTES // 8
 
 
 class IdArray:
@@ -52,7 +51,7 @@ class IdArray:
 
 
 class SortedIds:
-    """An array file of strictly increasing int64, to be searched. Threads may share it.
+    """An array file of strictly increasing int64 or int32, to be searched. Threads may share it.
 
     Args:
         path: The array file.
@@ -64,8 +63,11 @@ class SortedIds:
     """
 
     def __init__(self, path: Path, record: FileRecord) -> None:
-        self._pages = PagedArray(path, record, stride_bytes=PAGE_BYTES, span_bytes=8)
-        self._ids = self._pages.elements(np.int64)
+        self._dtype = np.dtype(record.dtype)
+        size = self._dtype.itemsize
+        self._pages = PagedArray(path, record, stride_bytes=PAGE_BYTES, span_bytes=size)
+        self._ids = self._pages.elements(self._dtype)
+        self._ids_a_page = PAGE_BYTES // size
 
     def find(self, wanted: _Ids) -> _Ids:
         """The place of each id, int64 (ids,), or -1 where it is not there; 64 bytes an id.
@@ -78,16 +80,16 @@ class SortedIds:
             return ranks
         self._pages.check_unchanged()
         order = np.argsort(wanted)
-        rank_ids(wanted, order, self._pages_of(wanted[order]), self._ids, _IDS_A_PAGE, ranks)
+        rank_ids(wanted, order, self._pages_of(wanted[order]), self._ids, self._ids_a_page, ranks)
         return ranks
 
     def _pages_of(self, wanted: _Ids) -> _Ids:
         """The page on which each id would stand; -1 before all."""
         low = np.full(wanted.size, -1, dtype=np.int64)
-        high = np.full(wanted.size, -(-self._ids.size // _IDS_A_PAGE), dtype=np.int64)
+        high = np.full(wanted.size, -(-self._ids.size // self._ids_a_page), dtype=np.int64)
         while (undecided := np.flatnonzero(high - low > 1)).size:
             middle = (low[undecided] + high[undecided]) // 2
-            firsts = np.empty(undecided.size, dtype=np.int64)
+            firsts = np.empty(undecided.size, dtype=self._dtype)
             self._pages.take(middle, firsts)
             after = wanted[undecided] >= firsts
             low[undecided[after]] = middle[after]

@@ -250,6 +250,14 @@ def narrowest_dtype(num_partitions: int) -> torch.dtype:
     )
 
 
+def checked_book(table: torch.Tensor, num_partitions: int) -> TensorPartitionBook:
+    """A book over a table of the narrowest dtype that was checked when it was written.
+
+    Nothing of it is read.
+    """
+    return _book(table, num_partitions)
+
+
 def _book(table: torch.Tensor, num_partitions: int) -> TensorPartitionBook:
     # Not through __init__, which would read the whole table again.
     book = TensorPartitionBook.__new__(TensorPartitionBook)

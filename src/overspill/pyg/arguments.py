@@ -8,6 +8,7 @@ from torch.utils.data import Sampler
 
 from overspill.errors import InputError
 from overspill.graph.dataset import Dataset
+from overspill.graph.parts import require_whole
 
 _OURS = ("dataset", "batch_sampler", "collate_fn")
 # Arguments of PyG's loaders that this one does not have, and what to do about each.
@@ -28,13 +29,14 @@ _ABSENT = {
 
 
 def require_dataset(dataset: object) -> None:
-    """Refuse what is no opened dataset (InputError)."""
+    """Refuse what is no opened dataset, and a part of one (InputError)."""
     if not isinstance(dataset, Dataset):
         raise InputError(
             f"the loader wants an opened dataset, not {type(dataset).__name__}",
             value=str(dataset)[:80],
             remedy="open one: NeighborLoader(ov.open_dataset(path), ...)",
         )
+    require_whole(dataset.part, dataset.path)
 
 
 def require_known(
