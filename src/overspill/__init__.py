@@ -50,11 +50,14 @@ _HOMES = {
     "spill_tensor_to_disk": "tensors",
     "Dataset": "graph",
     "PartitionBook": "graph",
+    "Partitioned": "graph",
     "RangePartitionBook": "graph",
     "TensorPartitionBook": "graph",
     "build_csr": "graph",
     "build_dataset": "graph",
     "open_dataset": "graph",
+    "open_partition": "graph",
+    "partition_dataset": "graph",
 }
 
 __all__ = ["__version__", "settings", *_HOMES]

@@ -166,17 +166,34 @@ class ArrayRows:
         Raises:
             StaleFileError: The file is not the one that the record describes, or cannot be read.
         """
+        yield from self._slices(self.count, self.row_shape, most_bytes, _BUFFERS)
+
+    def elements(self, slice_bytes: int, *, buffers: int = _BUFFERS) -> Iterator[Rows]:
+        """Yield the elements in C order, flat, in slices however large a row is.
+
+        Args:
+            slice_bytes: Size of a slice.
+            buffers: A slice is valid until so many more were asked for.
+
+        Raises:
+            StaleFileError: As `pieces`.
+        """
+        yield from self._slices(math.prod(self.record.shape), (), slice_bytes, buffers)
+
+    def _slices(
+        self, count: int, row_shape: tuple[int, ...], most_bytes: int, buffers: int
+    ) -> Iterator[Rows]:
         found = read_array_info(self.path)
         if (found.dtype, found.shape) != (self.dtype, self.record.shape):
             raise StaleFileError(f"{self.path} is not the array it was", path=str(self.path))
         dtype = numpy_view_dtype(self.dtype)
-        row_bytes = math.prod(self.row_shape) * dtype.itemsize
+        row_bytes = math.prod(row_shape) * dtype.itemsize
         most_rows = max(1, most_bytes // max(1, row_bytes))
-        shape = (min(most_rows, self.count), *self.row_shape)
-        buffers = itertools.cycle([np.empty(shape, dtype) for _ in range(_BUFFERS)])
+        shape = (min(most_rows, count), *row_shape)
+        ring = itertools.cycle([np.empty(shape, dtype) for _ in range(buffers)])
         with self._opened() as fd:
-            for first in range(0, self.count, most_rows):
-                rows = next(buffers)[: self.count - first]
+            for first in range(0, count, most_rows):
+                rows = next(ring)[: count - first]
                 self._read(fd, rows, found.payload_offset + first * row_bytes)
                 yield rows
 

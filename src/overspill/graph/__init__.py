@@ -6,6 +6,9 @@ from overspill.graph.csr import build_csr as build_csr
 from overspill.graph.dataset import Dataset as Dataset
 from overspill.graph.dataset import Topology as Topology
 from overspill.graph.dataset import open_dataset as open_dataset
+from overspill.graph.partition import Partitioned as Partitioned
+from overspill.graph.partition import open_partition as open_partition
+from overspill.graph.partition import partition_dataset as partition_dataset
 from overspill.graph.partition_books import PartitionBook as PartitionBook
 from overspill.graph.partition_books import RangePartitionBook as RangePartitionBook
 from overspill.graph.partition_books import TensorPartitionBook as TensorPartitionBook
@@ -15,6 +18,7 @@ __all__ = [
     "CSR",
     "Dataset",
     "PartitionBook",
+    "Partitioned",
     "RangePartitionBook",
     "TensorPartitionBook",
     "TextIds",
@@ -22,4 +26,6 @@ __all__ = [
     "build_csr",
     "build_dataset",
     "open_dataset",
+    "open_partition",
+    "partition_dataset",
 ]
