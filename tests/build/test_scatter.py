@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naive_rows import NARROW, building, content, cut_both, output, random_rows, same_bits
-from overspill.build.row_blocks import SpoolLimits, shape_spool
+from overspill.build.row_blocks import SpoolLimits, as_words, shape_spool
 from overspill.build.row_output import MissingPositionError, RepeatedPositionError, RowOutput
 from overspill.build.scatter import scatter_rows
 from overspill.build.spool import ScratchFile
@@ -117,6 +117,7 @@ def test_strided_and_unaligned_rows(tmp_path: Path, budget: int) -> None:
     data = random_rows("uint8", (60 * 8 * 2 + 1,))
     odd = data[1:].view(np.float64).reshape(60, 2)[:, :1]
     assert not odd.flags.aligned and not odd.flags.c_contiguous
+    assert as_words(data[1:9].view(np.float64), 8).flags.aligned, "or a kernel is compiled for it"
     positions = np.arange(60)[::-1]
     with building(tmp_path) as directory:
         out = output(directory, "float64", (60, 1), budget_bytes=budget)
