@@ -55,3 +55,25 @@ def test_too_little_room_names_how_much_works() -> None:
     plan(error.needed_bytes - 60 * MIB)
     with pytest.raises(NoRoomError):
         plan(error.needed_bytes - 60 * MIB - 1)
+
+
+@pytest.mark.parametrize("limit_mib", [130, 400, 2000])
+def test_threads_share_the_same_memory(limit_mib: int) -> None:
+    sizes = []
+    for threads in (1, 2, 8, 100):
+        made = plan_build(
+            base_bytes=60 * MIB,
+            available_bytes=1 << 40,
+            limit_bytes=limit_mib * MIB,
+            threads=threads,
+        )
+        assert made.threads == min(threads, 16)
+        # What is streamed goes through buckets block by block.
+        assert made.bucket_bytes >= 8 * made.block_bytes and made.bucket_bytes % 4096 == 0
+        sizes.append(made.buckets * made.bucket_bytes)
+    assert max(sizes) <= 1.02 * min(sizes)
+
+
+def test_threads_are_the_usable_processors_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overspill.build.plan.usable_cpus", lambda: 3)
+    assert plan(1 << 40).threads == 3

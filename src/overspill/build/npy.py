@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -14,6 +15,7 @@ from numpy.lib import format as npy_format
 
 from overspill.build.source import SourceFile
 from overspill.errors import InputError
+from overspill.linux.direct import DIRECT_ALIGNMENT_BYTES, DirectReader
 from overspill.storage.records import STORED_DTYPES, numpy_view_dtype
 
 MAGIC = b"\x93NUMPY"
@@ -136,6 +138,7 @@ class NpyReader:
         self._fd = self._stack.enter_context(self.file.source.opened()).fileno()
         # Read once: its pages should not push out what others use (ignored by older kernels).
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_NOREUSE)
+        self._direct = self._stack.enter_context(DirectReader(self._fd))
         return self
 
     def __exit__(self, *raised: Any) -> None:
@@ -146,17 +149,48 @@ class NpyReader:
         view = out.reshape(-1).view(np.uint8)
         offset = self.file.offset + first * self.file.dtype.itemsize
         done = 0
-        while done < len(view):
-            try:
+        with self._named_errors():
+            while done < len(view):
                 count = os.preadv(self._fd, [view[done:].data], offset + done)
-            except OSError as error:
-                raise InputError(
-                    f"cannot read {self.file.path}: {error.strerror}", path=self.file.path
-                ) from error
-            if count == 0:
-                raise InputError(
-                    f"{self.file.path} was cut while the build read it",
-                    path=self.file.path,
-                    remedy="build again once nothing writes the file",
-                )
-            done += count
+                if count == 0:
+                    raise EOFError
+                done += count
+
+    def room_bytes(self, count: int) -> int:
+        """Memory that `part` wants for so many elements."""
+        return count * self.file.dtype.itemsize + 2 * DIRECT_ALIGNMENT_BYTES
+
+    def part(self, first: int, count: int, memory: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
+        """Elements in the file's order, read past the page cache where they do not lie in it.
+
+        Threads may read at the same time.
+
+        Args:
+            first: The first element.
+            count: How many.
+            memory: `room_bytes`, from the start of a page on.
+
+        Returns:
+            A view of the memory.
+        """
+        nbytes = count * self.file.dtype.itemsize
+        offset = self.file.offset + first * self.file.dtype.itemsize
+        with self._named_errors():
+            start = self._direct.read(offset, nbytes, memory)
+        found = memory[start : start + nbytes].view(self.file.dtype)
+        return found if found.flags.aligned else found.copy()
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise InputError(
+                f"cannot read {self.file.path}: {error.strerror}", path=self.file.path
+            ) from error
+        except EOFError as error:
+            raise InputError(
+                f"{self.file.path} was cut while the build read it",
+                path=self.file.path,
+                remedy="build again once nothing writes the file",
+            ) from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from overspill.errors import NoRoomError
+from overspill.linux.cgroups import usable_cpus
 
 _MIB = 1 << 20
 # Python objects, thread stacks, the allocator's slack, and Arrow's blocks for CSV input.
@@ -19,6 +20,11 @@ RESERVE_BYTES = 56 * _MIB
 # So that not only an id but also the number of nodes fits 32 bits.
 _NARROW_NODES = 2**31 - 1
 _SCALES = (16, 8, 4, 2, 1)
+# Of all buckets at scale 1, however many threads share them.
+_ROWS_BYTES = 10 * _MIB
+_BUCKETS_BESIDE = 3
+_MOST_THREADS = 16
+_PAGE = 4096
 
 
 @dataclass(frozen=True)
@@ -54,11 +60,12 @@ class BuildPlan:
     @property
     def buckets(self) -> int:
         """Buckets in memory: one a thread, one that is read, one or two that are written."""
-        return self.threads + 3
+        return self.threads + _BUCKETS_BESIDE
 
     def buffer_bytes(self) -> int:
         """Bytes of all buffers of the greediest phase."""
-        chunks = 3 * 2 * 16 * self.chunk_edges  # sources and targets, raw and as int64
+        # Sources and targets, raw (two chunks more are being read) and as int64.
+        chunks = (5 + 3) * 16 * self.chunk_edges
         pool = (2 * self.ranges + self.spare_blocks) * self.block_bytes
         translation = 2 * 24 * self.chunk_edges  # both columns, their order and their ranks
         partition = chunks + translation + pool
@@ -69,13 +76,21 @@ class BuildPlan:
         return max(partition, buckets + max(second, runs), chunks + runs, 3 * self.copy_bytes)
 
 
-def plan_build(*, base_bytes: int, available_bytes: int, limit_bytes: int | None) -> BuildPlan:
+def plan_build(
+    *,
+    base_bytes: int,
+    available_bytes: int,
+    limit_bytes: int | None,
+    threads: int | None = None,
+) -> BuildPlan:
     """Choose the largest buffers that fit.
 
     Args:
         base_bytes: Anonymous memory that the process holds already: imports, compiled kernels.
         available_bytes: What it can still allocate, by the system and every cgroup.
         limit_bytes: The most that it may hold by the caller's word; None without one.
+        threads: How many threads sort; by default one for each processor that may be used. They
+            share the same memory.
 
     Returns:
         The plan; ``projected_bytes`` is at most ``allowed_bytes``.
@@ -87,7 +102,7 @@ def plan_build(*, base_bytes: int, available_bytes: int, limit_bytes: int | None
     if limit_bytes is not None:
         allowed = min(allowed, limit_bytes)
     for scale in _SCALES:
-        sizes = _scaled(scale)
+        sizes = _scaled(scale, usable_cpus() if threads is None else threads)
         projected = base_bytes + _OVERHEAD_BYTES + BuildPlan(**sizes).buffer_bytes()
         if projected <= allowed:
             return BuildPlan(**sizes, projected_bytes=projected, allowed_bytes=allowed)
@@ -114,13 +129,15 @@ def second_level(plan: BuildPlan) -> BuildPlan:
     )
 
 
-def _scaled(scale: int) -> dict[str, int]:
+def _scaled(scale: int, threads: int) -> dict[str, int]:
+    threads = max(1, min(threads, _MOST_THREADS))
     return {
         "chunk_edges": min(scale, 8) << 15,
         "ranges": 512 if scale >= 4 else 256 if scale == 2 else 128,
         "block_bytes": (64 if scale >= 4 else 32) << 10,
         "spare_blocks": 12 * min(scale, 8),
-        "bucket_bytes": scale << 20,
+        "threads": threads,
+        "bucket_bytes": scale * _ROWS_BYTES // (threads + _BUCKETS_BESIDE) // _PAGE * _PAGE,
         "run_ids": scale << 16,
         "copy_bytes": max(1, scale // 2) << 20,
     }

@@ -174,9 +174,10 @@ def unpack_pairs(
         How many pairs repeat the one before.
     """
     first, pairs, at = place
-    row = 0
+    before = at
     repeats = 0
     previous_source, previous_target = -1, -1
+    ends[:] = -1
     for number in range(pairs):
         source, target = ids[first + 2 * number], ids[first + 2 * number + 1]
         if source == previous_source and target == previous_target:
@@ -186,16 +187,15 @@ def unpack_pairs(
                     counts[at - 1] += 1
                 continue
         previous_source, previous_target = source, target
-        while row < target - base:
-            ends[row] = at
-            row += 1
         ids[at] = source
         if counts.shape[0] > 0:
             counts[at] = 1
         at += 1
-    while row < ends.shape[0]:
-        ends[row] = at
-        row += 1
+        # For each edge and without a branch: where a new row begins cannot be predicted.
+        ends[target - base] = at
+    for row in range(ends.shape[0]):
+        before = max(before, ends[row])
+        ends[row] = before
     return repeats
 
 
