@@ -7,6 +7,8 @@ carry more columns.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -32,10 +34,10 @@ def _ends_line(byte: int) -> bool:
 
 
 @kernel
-def _parse_integer(text: npt.NDArray[np.uint8], at: int, out: Ids, place: int) -> int:
-    """Parse one cell into ``out[place]``; where it ends, or minus what is wrong with it."""
+def _parse_integer(text: npt.NDArray[np.uint8], at: int) -> tuple[int, Any]:
+    """Parse one cell: where it ends, or minus what is wrong with it, and its value."""
     if _ends_line(text[at]):
-        return -2
+        return -2, np.int64(0)
     negative = text[at] == _MINUS
     if negative:
         at += 1
@@ -45,16 +47,15 @@ def _parse_integer(text: npt.NDArray[np.uint8], at: int, out: Ids, place: int) -
     digits, value = at, np.uint64(0)
     while _ZERO <= text[at] <= _NINE:
         if at - digits == 19:  # 19 digits always fit 64 bits without a sign, 20 may not
-            return -3
+            return -3, np.int64(0)
         value = value * np.uint64(10) + np.uint64(text[at] - _ZERO)
         at += 1
     ends = text[at] == _SPACE or text[at] == _TAB or _ends_line(text[at])
     if at == first or not ends:
-        return -1
+        return -1, np.int64(0)
     if value > _LARGEST + np.uint64(negative):
-        return -3
-    out[place] = -np.int64(value) if negative else np.int64(value)
-    return at
+        return -3, np.int64(0)
+    return at, -np.int64(value) if negative else np.int64(value)
 
 
 @kernel
@@ -77,11 +78,11 @@ def parse_edges(text: npt.NDArray[np.uint8], sources: Ids, targets: Ids, state: 
         at = _skip_blanks(text, place)
         if not _ends_line(text[at]) and text[at] != _HASH:
             state[3], state[4] = 0, at
-            at = _parse_integer(text, at, sources, edges)
+            at, sources[edges] = _parse_integer(text, at)
             if at >= 0:
                 at = _skip_blanks(text, at)
                 state[3], state[4] = 1, at
-                at = _parse_integer(text, at, targets, edges)
+                at, targets[edges] = _parse_integer(text, at)
             if at < 0:
                 outcome = -at
                 break
