@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import multiprocessing.reduction
 import os
 from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
@@ -145,6 +147,55 @@ def test_what_does_not_fit_is_a_nameless_file(
         assert torch.equal(back, tensor[3:]) and back.storage_offset() == 3072
         assert in_file(back) == in_file(tensor)
     assert list(spill_dir.rglob("*.bin")) == []
+
+
+def test_numpys_round_trip_over_a_nameless_file_is_sent_as_the_file(
+    as_worker: None, full: None, strategy: str, spill_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its storage has no descriptor: torch would copy it into a /dev/shm that cannot hold it."""
+    with ov.spill_batches():
+        made = allocate_in_worker((100_000,), torch.float32).fill_(3)
+        monkeypatch.setattr(in_flight, "storage_to_send", None)  # no copy either
+        for again in (torch.from_numpy(made.numpy()), torch.from_numpy(made.numpy()[:50_000])):
+            back = ForkingPickler.loads(ForkingPickler.dumps(again))
+            assert torch.equal(back, again)
+            assert status(back).st_ino == status(made).st_ino
+
+
+def test_a_received_batch_is_sent_on_by_its_descriptor(
+    full: None, by_name: None, spill_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By name torch would copy it into a /dev/shm that cannot hold it."""
+    before = names()
+    with ov.spill_batches():
+        with monkeypatch.context() as worker_only:
+            worker_only.setattr(
+                in_flight, "get_worker_info", lambda: SimpleNamespace(num_workers=1)
+            )
+            sent = ForkingPickler.dumps(torch.ones(100_000))
+        received = ForkingPickler.loads(sent)
+        again = ForkingPickler.loads(ForkingPickler.dumps(received))
+    assert names() == before and torch.equal(again, received)
+    assert status(again).st_ino == status(received).st_ino
+
+
+def test_what_cannot_be_sent_is_an_error_of_ours(
+    as_worker: None, full: None, strategy: str, spill_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which reaches the receiver; another one is lost in the queue's thread, and it waits."""
+
+    def refuse(_fd: int) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with ov.spill_batches():
+        made = allocate_in_worker((100_000,), torch.float32)
+        shared = torch.ones(20_000).share_memory_() if strategy == "file_descriptor" else made
+        for module in (in_flight, multiprocessing.reduction):
+            monkeypatch.setattr(module, "DupFd", refuse)
+        for tensor in (made, shared):
+            with pytest.raises(NoRoomError, match=r"Too many open files.*ulimit -n") as caught:
+                ForkingPickler.dumps(tensor)
+            assert caught.value.errno == errno.EMFILE
 
 
 def test_memory_of_its_own_is_moved_when_it_is_sent(

@@ -205,7 +205,9 @@ def _group(one: int | Sequence[int]) -> tuple[int, ...]:
 def _field(tensor: torch.Tensor) -> _Field:
     strided = isinstance(tensor, torch.Tensor) and cpu_storage(tensor) is not None
     if not strided or not is_mappable(tensor.dtype):
-        kind = tensor.dtype if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+        kind = type(tensor).__name__
+        if isinstance(tensor, torch.Tensor):
+            kind = f"a {kind} of {tensor.dtype}, {tensor.layout}, on {tensor.device}"
         raise UnsupportedTensorError(
             f"a chunk holds {kind}, which is no strided CPU tensor of a mappable dtype",
             remedy="pass plain tensors, in tuples",

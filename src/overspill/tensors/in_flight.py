@@ -32,6 +32,7 @@ from torch.utils.data import get_worker_info
 from overspill.errors import MappingError, NoRoomError, UnsupportedTensorError
 from overspill.linux.blocks import write_all
 from overspill.linux.mapping import require_mappable
+from overspill.linux.remedies import OPEN_FILES
 from overspill.placement.batches import SMALL_BYTES, SharedRoom, place_batch
 from overspill.settings import Settings, current_settings
 from overspill.storage.nameless_files import open_nameless_file
@@ -45,6 +46,7 @@ from overspill.tensors.shared_memory import (
     shared_storage,
     shares_by_name,
 )
+from overspill.tensors.torch_errors import told_by_torch
 
 Reduced = tuple[Any, ...]
 # Tells torch's own allocations from those that are made here.
@@ -112,23 +114,29 @@ class InFlight:
         """
         if storage.device.type != "cpu" or storage.nbytes() == 0:
             return self._stock(storage)
-        if _NAMELESS.holds(storage) and get_worker_info() is not None:
-            return self._sent(storage)
+        held = _NAMELESS.at(storage)
+        if held is not None:
+            # The one that has the descriptor: numpy's round trip gives another over its memory.
+            return self._sent(held)
         lost = _has_no_descriptor(storage)
         if get_worker_info() is None or not _are_spilled(current_settings()):
             return self._stock(_filled(shared_storage, storage) if lost else storage)
         if storage.is_shared() and not lost:
-            return self._stock(storage)
+            return self._sent(storage)
         if _goes_as_bytes(storage.nbytes(), spilled=True):
             return _received_bytes, (_bytes(storage).tobytes(),)
         return self._sent(_filled(storage_to_send, storage))
 
     def _sent(self, storage: torch.UntypedStorage) -> Reduced:
-        if not shares_by_name() or not _NAMELESS.holds(storage):
-            return self._stock(storage)
-        # By descriptor under the other strategy too, which would copy it into /dev/shm.
-        fd, nbytes = storage._share_fd_cpu_()
-        return _received, (DupFd(fd), nbytes)
+        try:
+            if not shares_by_name() or not _NAMELESS.holds(storage):
+                return self._stock(storage)
+            # By descriptor under the other strategy too, which would copy it into /dev/shm.
+            fd, nbytes = storage._share_fd_cpu_()
+            return _received, (DupFd(fd), nbytes)
+        except (OSError, RuntimeError) as error:
+            # An error of ours: torch's would be lost in the queue's thread, and the receiver wait.
+            raise _unsent(error, storage.nbytes()) from error
 
 
 class _NamelessStorages:
@@ -139,7 +147,7 @@ class _NamelessStorages:
     """
 
     def __init__(self) -> None:
-        self._owners: dict[int, Callable[[], object]] = {}
+        self._owners: dict[int, Callable[[], torch.UntypedStorage | None]] = {}
         self._renew_lock()
         os.register_at_fork(after_in_child=self._renew_lock)
 
@@ -152,9 +160,14 @@ class _NamelessStorages:
             alive = {at: owner for at, owner in self._owners.items() if owner() is not None}
             self._owners = {**alive, storage.data_ptr(): storage_owner(storage)}
 
-    def holds(self, storage: torch.UntypedStorage) -> bool:
+    def at(self, storage: torch.UntypedStorage) -> torch.UntypedStorage | None:
+        """The one that holds this storage's memory; often, but not always, the same object."""
         owner = self._owners.get(storage.data_ptr())
-        return owner is not None and owner() is not None
+        held = owner() if owner is not None else None
+        return held if held is not None and held.nbytes() >= storage.nbytes() else None
+
+    def holds(self, storage: torch.UntypedStorage) -> bool:
+        return self.at(storage) is not None
 
 
 _NAMELESS = _NamelessStorages()
@@ -184,6 +197,19 @@ def _has_no_descriptor(storage: torch.UntypedStorage) -> bool:
         f"a mapping of {storage.filename} cannot be sent while spilling is off",
         remedy="set OVERSPILL_DIR, so that it goes by its path; or send a clone() of it, whose "
         "writes do not reach the file",
+    )
+
+
+def _unsent(error: OSError | RuntimeError, nbytes: int) -> NoRoomError:
+    if isinstance(error, OSError):
+        told, number = error.strerror or str(error), error.errno
+    else:
+        told, number = told_by_torch(error)
+    return NoRoomError(
+        f"a batch cannot be sent: {told}",
+        errno=number,
+        needed_bytes=nbytes,
+        remedy=OPEN_FILES.get(number or 0, "raise the limits on open files and mappings"),
     )
 
 
