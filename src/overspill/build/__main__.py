@@ -55,6 +55,7 @@ def main() -> int:
                 base_bytes=base,
                 available_bytes=available_memory_bytes(),
                 limit_bytes=spec.memory_limit_bytes,
+                threads=spec.threads,
             )
             send({"event": "plan", **asdict(plan)})
             summary = construct(spec, plan, inputs=inputs, send=send)
