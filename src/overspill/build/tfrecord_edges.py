@@ -22,6 +22,7 @@ from overspill.kernels.tfrecord import BYTES, FLOATS, INTEGERS, copy_spans
 
 _MOST_ROWS = 1 << 14
 _NAMED_PAIRS = (("src", "dst"), ("src_id", "dst_id"), ("source", "target"), ("from", "to"))
+_NO_BYTES = np.zeros(0, np.uint8)
 _CONTINUES = 0x80  # the first two bits of a byte within a UTF-8 character are 10
 
 
@@ -52,6 +53,10 @@ class TfRecordTable:
                 value=_told(feature),
                 remedy='name the features of ids: columns=("from", "to")',
             )
+        if feature.kind == BYTES:
+            # Compiled now, as the parser was by the first record: a build then plans its memory.
+            nothing = np.zeros(0, np.int64)
+            copy_spans(np.frombuffer(b"", np.uint8), nothing, np.zeros(1, np.int64), _NO_BYTES)
         return feature.kind == BYTES
 
     def layout(self, columns: Sequence[str]) -> Layout:
