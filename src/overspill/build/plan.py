@@ -70,7 +70,9 @@ class BuildPlan:
         translation = 2 * 24 * self.chunk_edges  # both columns, their order and their ranks
         partition = chunks + translation + pool
         buckets = self.buckets * self.bucket_bytes
-        second = pool // 8 + 4 * 24 * (self.chunk_edges // 4)
+        # Of what is partitioned again, two at a time (`second_level`): the pool, three pieces that
+        # are read ahead, and their columns.
+        second = 2 * pool // 8 + 4 * 24 * (self.chunk_edges // 4)
         # Sorted runs: the buffer, its distinct copy, and one merge window with its sorted copy.
         runs = 5 * 8 * self.run_ids
         return max(partition, buckets + max(second, runs), chunks + runs, 3 * self.copy_bytes)
