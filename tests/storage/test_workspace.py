@@ -388,9 +388,13 @@ class TestSpillDirectory:
         assert list(tmp_path.iterdir()) == []
         assert open_descriptors() == before
 
-    def test_a_line_break_in_its_name(self, tmp_path: Path) -> None:
-        with pytest.raises(SpillDirError, match="line break"):
-            join_run(tmp_path / "a\nb")
+    @pytest.mark.parametrize(("name", "told"), [(b"a\nb", "line break"), (b"a\xff", "UTF-8")])
+    def test_a_name_that_cannot_be_carried(self, name: bytes, told: str, tmp_path: Path) -> None:
+        for ask in (join_run, run_room):
+            with pytest.raises(SpillDirError, match=told) as caught:
+                ask(tmp_path / os.fsdecode(name))
+            str(caught.value).encode()  # it can be printed
+        assert list(tmp_path.iterdir()) == []
 
 
 class TestSpillFiles:

@@ -68,6 +68,14 @@ def test_a_path_that_cannot_be_is_refused_wherever_it_enters(
     assert caught.value.remedy
 
 
+def test_a_name_that_torch_cannot_take(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"a\xff")
+    path.write_bytes(bytes(40))
+    with pytest.raises(MappingError, match="UTF-8") as caught:
+        ov.load_spilled_tensor(path, torch.float32, (10,))
+    str(caught.value).encode()  # it can be printed
+
+
 class TestSparseFiles:
     def test_refused_and_left_as_they_were_until_their_blocks_are_reserved(
         self, tmp_path: Path

@@ -49,6 +49,11 @@ def require_path(path: object) -> str:
     return text
 
 
+def printable(path: str | os.PathLike[str]) -> str:
+    """A path as text that any message can hold; the path itself where it is UTF-8."""
+    return os.fspath(path).encode(errors="backslashreplace").decode()
+
+
 def require_regular_file(path: str) -> None:
     """Refuse a directory, a device, a pipe or a socket, before an open can act on it.
 

@@ -13,6 +13,7 @@ from overspill.linux.mounts import (
     is_memory_backed,
     nearest_existing,
 )
+from overspill.linux.paths import printable
 
 _ELSEWHERE = "set OVERSPILL_DIR to a directory on a local disk (ext4, xfs)"
 
@@ -54,9 +55,10 @@ def require_disk(spill_dir: Path, *, allow_cow_disk: bool = False) -> None:
     """Refuse what no spill file can be made in as it is; makes and changes nothing.
 
     Raises:
-        SpillDirError: It is a file or lies below one, lies on memory or a copy-on-write disk,
-            cannot be written, or cannot be looked at; which of these, and what to do.
+        SpillDirError: Its name cannot be used, it is a file or lies below one, lies on memory or a
+            copy-on-write disk, cannot be written, or cannot be looked at; which, and what to do.
     """
+    _require_name(spill_dir)
     try:
         _require_disk(spill_dir, allow_cow_disk=allow_cow_disk)
     except UnavailableError as error:
@@ -66,6 +68,18 @@ def require_disk(spill_dir: Path, *, allow_cow_disk: bool = False) -> None:
             errno=error.errno,
             remedy=_ELSEWHERE,
         ) from error
+
+
+def _require_name(spill_dir: Path) -> None:
+    name = printable(spill_dir)
+    # One variable carries the runs of several directories, a line each; torch maps text alone.
+    wrong = "may have no line break in its name" if "\n" in name else None
+    if name != str(spill_dir):
+        wrong = "must have a name in UTF-8"
+    if wrong is not None:
+        raise SpillDirError(
+            f"a spill directory {wrong}", path=name, remedy="choose another OVERSPILL_DIR"
+        )
 
 
 def _require_disk(spill_dir: Path, *, allow_cow_disk: bool) -> None:

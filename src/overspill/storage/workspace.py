@@ -13,7 +13,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from overspill.errors import SpillDirError, StaleFileError, UnavailableError
+from overspill.errors import StaleFileError, UnavailableError
 from overspill.linux.paths import require_path
 from overspill.settings import current_settings, export_run, inherited_run
 from overspill.storage.leases import (
@@ -26,7 +26,7 @@ from overspill.storage.leases import (
 from overspill.storage.spill_dirs import require_disk, require_spill_dir
 from overspill.storage.spill_files import SpillFile, create_spill_file, run_bytes, spare_bytes
 
-# One variable carries the runs of several spill directories; no name may hold a line break.
+# One variable carries the runs of several spill directories, whose names hold no line break.
 _SEPARATOR = "\n"
 
 logger = logging.getLogger("overspill")
@@ -186,12 +186,6 @@ def _real(directory: Path) -> Path:
 
 
 def _begin(place: Path) -> Run:
-    if _SEPARATOR in str(place):
-        raise SpillDirError(
-            "a spill directory may have no line break in its name",
-            path=str(place),
-            remedy="choose another OVERSPILL_DIR",
-        )
     require_spill_dir(place, allow_cow_disk=current_settings().allow_cow_disk)
     # Before the run's own first block: what dead runs left may be what fills the disk.
     reclaim_dead_runs(place)

@@ -18,6 +18,7 @@ import torch
 from overspill.errors import MappingError, StaleFileError
 from overspill.linux.identity import FileIdentity, identify_file
 from overspill.linux.mapping import Mapping, map_file
+from overspill.linux.paths import printable
 from overspill.tensors.layouts import tensor_over
 from overspill.tensors.registry import MAPPED, MappedFile, mapping_owner, storage_owner
 from overspill.tensors.torch_errors import told_by_torch
@@ -99,7 +100,7 @@ def map_shared(
     Raises:
         StaleFileError: The file is missing, of another size, or another file.
         MappingError: The system refused: no permission, no descriptors, no memory for the map; or
-            it is no regular file.
+            it is no regular file, or its path is not UTF-8.
     """
     found = expect_file(path, nbytes=nbytes, identity=identity)
     known = MAPPED.of(found, shared=True) if nbytes else None
@@ -163,6 +164,12 @@ def expect_file(path: str, *, nbytes: int, identity: FileIdentity | None) -> Fil
 def _mapped_by_torch(path: str, nbytes: int) -> torch.UntypedStorage:
     try:
         mapped = torch.UntypedStorage.from_file(path, shared=True, nbytes=nbytes)
+    except UnicodeEncodeError as error:
+        raise MappingError(
+            "torch maps no file whose path is not UTF-8",
+            path=printable(path),
+            remedy="move or rename it",
+        ) from error
     except RuntimeError as error:
         told, number = told_by_torch(error)
         raise MappingError(
