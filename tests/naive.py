@@ -58,6 +58,12 @@ def build_here(out: Path, *, plan: BuildPlan = TINY, **options: Any) -> Built:
     return read_built(out, summary)
 
 
+def build_spec_here(out: Path, *, plan: BuildPlan = TINY, **options: Any) -> BuildSummary:
+    """Build in this process with the sizes of `plan`; what was built is read by the test."""
+    spec = describe_build(out, **options)
+    return construct(spec, plan, inputs=Inputs.open(spec), send=lambda _: None)
+
+
 def read_built(out: Path, summary: BuildSummary | None = None) -> Built:
     manifest = read_manifest(out)
     assert verify_checksums(out, manifest) == []

@@ -48,6 +48,7 @@ _HOMES = {
     "spill_batches": "tensors",
     "spill_scope": "tensors",
     "spill_tensor_to_disk": "tensors",
+    "Columns": "graph",
     "Dataset": "graph",
     "PartitionBook": "graph",
     "Partitioned": "graph",

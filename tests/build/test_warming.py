@@ -48,15 +48,15 @@ WARMED = """
 import sys
 from pathlib import Path
 from naive import TINY
-from overspill.build.__main__ import _warm_kernels
 from overspill.build.construct import construct
 from overspill.build.inputs import Inputs
 from overspill.build.describe import describe_build
+from overspill.build.warming import warm_kernels
 from overspill.kernels import jit
 
 spec = describe_build(sys.argv[1], edges=sys.argv[2], ids=sys.argv[3])
 inputs = Inputs.open(spec)
-_warm_kernels(inputs)
+warm_kernels(spec, inputs)
 before = {kernel: len(kernel.signatures) for kernel in jit._kernels}
 construct(spec, TINY, inputs=inputs, send=lambda _: None)
 for kernel in jit._kernels:

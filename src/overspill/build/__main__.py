@@ -13,26 +13,22 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import NoReturn, TextIO
 
-import numpy as np
-
-from overspill.build.buckets import RowOptions, warm_sorting
 from overspill.build.construct import construct
+from overspill.build.incoming import pipe_of, without_streams
 from overspill.build.inputs import Inputs
-from overspill.build.partition import warm_partition
-from overspill.build.plan import BuildPlan, plan_build
+from overspill.build.plan import plan_build
 from overspill.build.progress import Event
-from overspill.build.snap_edges import SnapEdges
 from overspill.build.spec import BuildSpec
+from overspill.build.warming import warm_kernels
 from overspill.build.wire import encode_error, name_error
 from overspill.errors import OverspillError
 from overspill.kernels.jit import compiled_into_cache
-from overspill.kernels.text import parse_edges
-from overspill.kernels.translate import rank_ids
 from overspill.linux.cgroups import available_memory_bytes
 from overspill.linux.peaks import PeakSampler
 from overspill.linux.processes import process_memory
 
 PARENT_GONE = 3
+_SPEC_OPTION = "--spec"  # the descriptor of a spec that this process left itself
 REFUSED = 1
 
 
@@ -45,8 +41,8 @@ def main() -> int:
     threading.Thread(target=_end_with_parent, name="overspill-parent", daemon=True).start()
     send = _sender(events)
     try:
-        inputs = Inputs.open(spec)
-        _warm_kernels(inputs)
+        inputs = Inputs.open(without_streams(spec))
+        warm_kernels(spec, inputs)
         if not _started_again() and compiled_into_cache():
             _start_again(spec, events)
         with PeakSampler(children=False) as sampler:
@@ -58,7 +54,13 @@ def main() -> int:
                 threads=spec.threads,
             )
             send({"event": "plan", **asdict(plan)})
-            summary = construct(spec, plan, inputs=inputs, send=send)
+            summary = construct(
+                spec,
+                plan,
+                inputs=None if spec.streams else inputs,
+                send=send,
+                pipe=pipe_of(sys.argv),
+            )
             sampler.sample()
             peak = sampler.peaks.anon_bytes
     except OverspillError as error:
@@ -73,13 +75,13 @@ def main() -> int:
 
 
 def _started_again() -> bool:
-    return len(sys.argv) > 1
+    return _SPEC_OPTION in sys.argv
 
 
 def _take_spec() -> BuildSpec:
     """From stdin, or from the descriptor that this process left itself."""
     if _started_again():
-        with os.fdopen(int(sys.argv[1]), "rb") as held:
+        with os.fdopen(int(sys.argv[sys.argv.index(_SPEC_OPTION) + 1]), "rb") as held:
             return BuildSpec.from_json(held.read().decode())
     return BuildSpec.from_json(sys.stdin.buffer.readline().decode())
 
@@ -128,24 +130,8 @@ def _start_again(spec: BuildSpec, events: TextIO) -> NoReturn:
         file.write(spec.to_json().encode())
     os.lseek(held, 0, os.SEEK_SET)
     os.dup2(events.fileno(), 1)
-    os.execv(sys.executable, [sys.executable, "-P", "-m", "overspill.build", str(held)])
-
-
-def _warm_kernels(inputs: Inputs) -> None:
-    """Compile, or load from the cache, what the build will use: its memory counts as the base.
-
-    What is not foreseen is 8-byte ids of a graph whose number of nodes nobody told.
-    """
-    one = np.zeros(1, np.int64)
-    wide = (
-        max((node.count or 0 for node in inputs.nodes.values()), default=0) > BuildPlan.narrow_nodes
-    )
-    warm_partition(edge_ids=False, wide=wide)
-    warm_sorting(RowOptions(), wide=wide)
-    if any(node.kind == "remap" for node in inputs.nodes.values()):
-        rank_ids(one, one, one, one, 1, one.copy())
-    if any(isinstance(reader, SnapEdges) for edge in inputs.edges for reader in edge.readers):
-        parse_edges(np.frombuffer(b"\n", np.uint8), one, one, np.zeros(5, np.int64))
+    argv = [sys.executable, "-P", "-m", "overspill.build", *sys.argv[1:], _SPEC_OPTION, str(held)]
+    os.execv(sys.executable, argv)
 
 
 if __name__ == "__main__":

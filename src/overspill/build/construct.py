@@ -1,42 +1,42 @@
-"""The build itself, as its own process runs it: inputs, plan, the two passes, the manifest.
+"""The build itself, as its own process runs it: ids, edges, arrays, the manifest.
 
-Bottleneck: the device: edges are read once, written to the spool and read back, written as rows.
-Memory: the plan's, whatever the number of edges and nodes. Limits: one node and one edge type.
+Every part is a step whose result is journalled, so that a build that was killed can be resumed.
+Bottleneck: the device: edges are read once a layout, written to the spool and read back, written as
+rows. Memory: the plan's, whatever the number of edges and nodes.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import time
-import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from overspill import __version__
-from overspill.build.assemble import RowAssembler
+from overspill.build.context import BuildContext
 from overspill.build.directory import BuildDirectory
-from overspill.build.features import copy_features
-from overspill.build.ids import IdTranslator, store_distinct_ids
-from overspill.build.inputs import Inputs, out_of_range
-from overspill.build.partition import UNBOUNDED, RangePartitioner
+from overspill.build.edge_types import EdgeType, scanned_counts
+from overspill.build.incoming import Arrived, take_in
+from overspill.build.inputs import Inputs
+from overspill.build.node_types import NodeType, no_nodes
+from overspill.build.permute import RowOutput, invert_permutation
 from overspill.build.plan import BuildPlan
 from overspill.build.progress import Event, Progress
-from overspill.build.readers import RawIds, Strings
-from overspill.build.spec import EDGE_TYPE, NODE_TYPE, BuildSpec
-from overspill.errors import DiskRefusedError, FormatError, InputError, OutputDirError
+from overspill.build.renumber import store_degree_order
+from overspill.build.source import SourceFile
+from overspill.build.spec import STREAM_PREFIX, BuildSpec
+from overspill.errors import DiskRefusedError, OutputDirError
 from overspill.linux.mounts import filesystem_type, free_disk_bytes, is_memory_backed
-from overspill.storage.manifest import EdgeTypeRecord, Manifest, NodeTypeRecord
+from overspill.storage.manifest import Manifest
 from overspill.storage.records import FileRecord
 
 # What the spec says of this machine and of one run rather than of the dataset.
-_NO_OPTIONS = ("out", "streams", "resume", "threads")
-_NODE_PREFIX = f"nodes/{NODE_TYPE}"
-_EDGE_PREFIX = f"edges/{'__'.join(EDGE_TYPE)}"
+_NO_OPTIONS = ("out", "streams", "resume", "threads", "memory_limit_bytes")
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,14 @@ class BuildSummary:
     """What a build did.
 
     Attributes:
-        nodes: Number of nodes.
-        edges: Number of edges.
+        nodes: Number of nodes of all types.
+        edges: Number of edges of all types.
         seconds: Total time.
         phase_seconds: Time of each phase.
         edges_per_second: Edges over total time.
         projected_bytes: Peak anonymous memory that was planned.
         allowed_bytes: What the process was allowed to hold.
+        notes: Type -> what was counted: duplicates, self loops, numbers that are not finite.
     """
 
     nodes: int
@@ -60,18 +61,25 @@ class BuildSummary:
     edges_per_second: float
     projected_bytes: int
     allowed_bytes: int
+    notes: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 def construct(
-    spec: BuildSpec, plan: BuildPlan, *, inputs: Inputs, send: Callable[[Event], None]
+    spec: BuildSpec,
+    plan: BuildPlan,
+    *,
+    inputs: Inputs | None,
+    send: Callable[[Event], None],
+    pipe: int = -1,
 ) -> BuildSummary:
     """Build a dataset in this process.
 
     Args:
         spec: What to build.
         plan: Sizes of all buffers.
-        inputs: The opened inputs of `spec`.
+        inputs: The opened inputs of `spec`; None where some of them come through the pipe.
         send: Receives progress events.
+        pipe: Descriptor through which the caller sends what `spec` names as streams.
 
     Raises:
         InputError: An input is wrong; names file, row, column and value.
@@ -82,171 +90,160 @@ def construct(
     started = time.monotonic()
     progress = Progress(send)
     _require_no_memory(spec.out)
-    _require_disk(spec.out, inputs, plan)
-    with BuildDirectory(spec.out) as directory:
-        build = _Build(spec, plan, inputs, directory, progress)
-        nodes, edges = build.run()
+    if inputs is not None:
+        _require_disk(spec.out, inputs, plan)
+    claim = BuildDirectory(spec.out, fingerprint=fingerprint_of(spec), resume=_resumes(spec))
+    with claim as directory, _taken_in(spec, directory, pipe, progress) as arrived:
+        if inputs is None:
+            inputs = Inputs.open(arrived.spec)
+            _require_disk(spec.out, inputs, plan)
+        build = _Build(BuildContext(arrived.spec, plan, directory, progress), inputs, arrived)
+        manifest = build.run(_options(spec))
     progress.end()
     seconds = time.monotonic() - started
+    edges = sum(edge.count for edge in manifest.edge_types.values())
     return BuildSummary(
-        nodes,
+        sum(node.count for node in manifest.node_types.values()),
         edges,
         seconds,
         progress.seconds,
         edges / max(seconds, 1e-9),
         plan.projected_bytes,
         plan.allowed_bytes,
+        _notes(manifest),
     )
 
 
+def _resumes(spec: BuildSpec) -> bool:
+    # What is sent from memory cannot be told from what was sent before.
+    return spec.resume and not spec.streams
+
+
+def _taken_in(spec: BuildSpec, directory: BuildDirectory, pipe: int, progress: Progress) -> Arrived:
+    if spec.streams:
+        progress.begin("take in", 0, "B")
+    return take_in(spec, directory, pipe, on_progress=lambda done, _: progress.reach(done))
+
+
+def fingerprint_of(spec: BuildSpec) -> str:
+    """Tells builds apart that differ in options or in their input files, not in their memory."""
+    paths = [path for edge in spec.edges for path in edge.paths]
+    parts = [*(edge.arrays for edge in spec.edges), *(node.arrays for node in spec.nodes.values())]
+    paths += [path for arrays in parts for array in arrays.values() for path in array.paths]
+    files = [
+        [asdict(source.identity), source.modified_ns]
+        for source in (
+            SourceFile.check(path) for path in paths if not path.startswith(STREAM_PREFIX)
+        )
+    ]
+    told = {"options": _options(spec), "files": files, "version": __version__}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
 class _Build:
-    def __init__(
-        self,
-        spec: BuildSpec,
-        plan: BuildPlan,
-        inputs: Inputs,
-        directory: BuildDirectory,
-        progress: Progress,
-    ) -> None:
-        self._spec, self._plan, self._inputs = spec, plan, inputs
-        self._directory, self._progress = directory, progress
-        self._node, self._edge = inputs.nodes[NODE_TYPE], inputs.edges[0]
-        self._nodes = self._node.count
-        self._translator: IdTranslator | None = None
+    def __init__(self, context: BuildContext, inputs: Inputs, arrived: Arrived) -> None:
+        self._context, self._inputs, self._arrived = context, inputs, arrived
+        self._nodes = {name: NodeType(context, node) for name, node in inputs.nodes.items()}
+        self._edges = [
+            EdgeType(context, edge, self._nodes[edge.spec.type[0]], self._nodes[edge.spec.type[2]])
+            for edge in inputs.edges
+        ]
 
-    def run(self) -> tuple[int, int]:
-        ids = self._remap() if self._node.kind == "remap" else None
-        edges, layouts = self._build_rows()
-        arrays = self._copy_arrays()
-        self._progress.begin("publish", 1, "steps")
-        nodes = self._require_count()
-        node = NodeTypeRecord(NODE_TYPE, nodes, arrays, ids)
-        edge = EdgeTypeRecord(*EDGE_TYPE, edges, layouts)
-        self._directory.publish(
-            Manifest(
-                uuid.uuid4().hex,
-                {NODE_TYPE: node},
-                {edge.key: edge},
-                options=_options(self._spec),
-                sources=self._sources(),
-                created=datetime.now(UTC).isoformat(timespec="seconds"),
-                overspill_version=__version__,
-            )
+    def run(self, options: dict[str, Any]) -> Manifest:
+        for node in self._nodes.values():
+            node.store_ids(self._inputs.edges)
+        self._count_nodes()
+        if self._context.spec.order == "degree":
+            self._renumber()
+        for edge in self._edges:
+            for layout in self._context.spec.layouts:
+                edge.build(layout)
+                edge.build_arrays(layout)
+        for node in self._nodes.values():
+            node.store_arrays()
+        self._context.progress.begin("publish", 1, "steps")
+        manifest = self._manifest(options)
+        self._arrived.remove()
+        self._context.directory.publish(manifest)
+        return manifest
+
+    def _count_nodes(self) -> None:
+        """Find how many nodes each type has, where the first partitioning will not tell."""
+        unknown = [node for node in self._nodes.values() if node.count is None]
+        if not unknown or len(self._edges) == 1:
+            return
+        held = self._context.step("numbers of nodes", self._scanned)
+        for name, count in held.items():
+            if not count:
+                raise no_nodes(name, self._inputs.edges)
+            self._nodes[name].count = count
+
+    def _scanned(self) -> dict[str, int]:
+        counts = scanned_counts(self._context, self._inputs.edges, self._nodes)
+        return {node.name: count for node, count in counts}
+
+    def _renumber(self) -> None:
+        entering: dict[str, list[FileRecord]] = {}
+        for edge in self._edges:
+            entering.setdefault(edge.target.name, []).append(edge.degrees())
+        for name, indptrs in entering.items():
+            node = self._nodes[name]
+            held = self._context.step(f"order of {name}", partial(self._ordered, node, indptrs))
+            node.renumber(*(FileRecord.from_json(record) for record in held))
+        for edge in self._edges:
+            edge.drop_degrees()
+
+    def _ordered(self, node: NodeType, indptrs: list[FileRecord]) -> list[Any]:
+        context, count = self._context, node.known_count
+        context.progress.begin("renumber nodes", 8 * count, "B")
+        path = f"{node.prefix}/renumbered.safetensors"
+        renumbered = store_degree_order(context, indptrs, count, path=path)
+        output = RowOutput(
+            context.directory,
+            context.plan,
+            f"{node.prefix}/original.safetensors",
+            renumbered.dtype,
+            (count,),
         )
-        return nodes, edges
-
-    def _remap(self) -> FileRecord:
-        self._progress.begin("collect ids", self._edge.nbytes, "B")
-        path = f"{_NODE_PREFIX}/ids.safetensors"
-        record = store_distinct_ids(self._all_ids(), self._directory, path=path, plan=self._plan)
-        if not record.shape[0] and self._node.count is None:
-            raise self._no_nodes()
-        self._node.require_count(record.shape[0], "the distinct ids of the edges")
-        self._nodes = record.shape[0]
-        self._translator = IdTranslator(self._directory.path / path, record)
-        return record
-
-    def _all_ids(self) -> Iterator[npt.NDArray[np.int64]]:
-        for _, chunk, done in self._edge.chunks(self._plan.chunk_edges):
-            yield _numbers(chunk.sources)
-            yield _numbers(chunk.targets)
-            self._progress.reach(done)
-
-    def _build_rows(self) -> tuple[int, dict[str, dict[str, FileRecord]]]:
-        known = self._nodes
-        partitioner = RangePartitioner(
-            self._directory.file("scratch/edges.spool"),
-            self._plan,
-            id_limits=(UNBOUNDED, UNBOUNDED) if known is None else (known, known),
-            last_target=1 if known is None else known,
-            hubs="by source",
+        original = invert_permutation(
+            context.pieces(renumbered), output, on_progress=context.progress.advance
         )
-        with partitioner:
-            self._partition(partitioner)
-            blocks = partitioner.finish()
-            nodes = self._count_nodes(partitioner.largest_id, blocks.edges)
-            self._progress.begin("build rows", blocks.edges, "edges")
-            assembler = RowAssembler(
-                self._directory,
-                self._plan,
-                num_rows=nodes,
-                num_columns=nodes,
-                num_edges=blocks.edges,
-                on_progress=self._progress.reach,
-            )
-            prefix = f"{_EDGE_PREFIX}/{self._spec.layouts[0]}"
-            files = assembler.write(blocks, prefix=prefix)
-            parts = {"indptr": files.indptr, "indices": files.indices}
-        return blocks.edges, {self._spec.layouts[0]: parts}
+        return [renumbered.to_json(), original.to_json()]
 
-    def _partition(self, partitioner: RangePartitioner) -> None:
-        self._progress.begin("partition", self._edge.nbytes, "B")
-        for reader, chunk, done in self._edge.chunks(self._plan.chunk_edges):
-            sources, targets = _numbers(chunk.sources), _numbers(chunk.targets)
-            if self._translator is not None:
-                both = self._translator.translate(np.concatenate([sources, targets]))
-                sources, targets = both[: len(sources)], both[len(sources) :]
-            taken = partitioner.add(sources, targets)
-            if taken < len(sources):
-                raise out_of_range(reader, chunk, taken, (self._nodes, self._nodes))
-            self._progress.reach(done)
-
-    def _count_nodes(self, largest: int, edges: int) -> int:
-        if self._nodes is None:
-            if edges == 0:
-                raise self._no_nodes()
-            self._nodes = largest + 1
-            self._require_disk_for_rows(largest)
-        return self._nodes
-
-    def _no_nodes(self) -> InputError:
-        return InputError(
-            "there are no edges, and nothing says how many nodes there are",
-            path=self._edge.readers[0].path if self._edge.readers else None,
-            remedy="give num_nodes or node features",
+    def _manifest(self, options: dict[str, Any]) -> Manifest:
+        nodes = {name: node.record() for name, node in self._nodes.items()}
+        edges = {record.key: record for record in (edge.record() for edge in self._edges)}
+        names = self._arrived.names
+        sources = [
+            {"path": names.get(path, path), "nbytes": nbytes}
+            for path, nbytes in self._inputs.sources()
+        ]
+        files = [
+            *(node.files() for node in nodes.values()),
+            *(edge.files() for edge in edges.values()),
+        ]
+        told = [record.to_json() for part in files for record in part]
+        identifier = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:32]
+        return Manifest(
+            identifier,
+            nodes,
+            edges,
+            options=options,
+            sources=sources,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            overspill_version=__version__,
         )
 
-    def _require_disk_for_rows(self, largest: int) -> None:
-        needed, free = 8 * (largest + 2), free_disk_bytes(self._directory.path)
-        if needed > free:
-            raise DiskRefusedError(
-                f"the largest id is {largest}, so that row pointers alone do not fit the disk",
-                path=str(self._directory.path),
-                errno=errno.ENOSPC,
-                needed_bytes=needed,
-                available_bytes=free,
-                remedy="build with ids='remap' where ids are sparse",
-            )
 
-    def _require_count(self) -> int:
-        if self._nodes is None:
-            raise FormatError("the number of nodes was never found")
-        return self._nodes
-
-    def _copy_arrays(self) -> dict[str, FileRecord]:
-        features = self._node.arrays
-        total = sum(file.nbytes for file in features.values())
-        if features:
-            self._progress.begin("copy node arrays", total, "B")
-        return {
-            name: copy_features(
-                file,
-                self._directory,
-                path=f"{_NODE_PREFIX}/arrays/{name}.safetensors",
-                slice_bytes=self._plan.copy_bytes,
-                on_progress=self._progress.advance,
-            )
-            for name, file in features.items()
-        }
-
-    def _sources(self) -> list[dict[str, Any]]:
-        return [{"path": path, "nbytes": nbytes} for path, nbytes in self._inputs.sources()]
-
-
-def _numbers(ids: RawIds) -> npt.NDArray[np.int64]:
-    if isinstance(ids, Strings):
-        raise InputError("ids that are text cannot be built yet")
-    return ids
+def _notes(manifest: Manifest) -> dict[str, dict[str, int]]:
+    """What was counted, by type; what was counted as none is left out."""
+    parts = {name: node.notes for name, node in manifest.node_types.items()}
+    parts |= {":".join(key): edge.notes for key, edge in manifest.edge_types.items()}
+    found = {
+        name: {note: count for note, count in notes.items() if count}
+        for name, notes in parts.items()
+    }
+    return {name: notes for name, notes in found.items() if notes}
 
 
 def _require_no_memory(out: str) -> None:
@@ -278,15 +275,20 @@ def _least_disk_bytes(inputs: Inputs, plan: BuildPlan) -> int:
     Not counted: edges of text files, runs and merges of remapped ids beyond one run of the distinct
     ones, and what overfull ranges and long rows take once more; they depend on the edges.
     """
-    edges, node = inputs.edges[0].least_edges, inputs.nodes[NODE_TYPE]
-    nodes = node.count or 0
-    id_bytes = 8 if nodes > plan.narrow_nodes else 4
-    ids = 8 * nodes if node.kind == "remap" else 0
-    rows = ids + id_bytes * edges + 8 * (nodes + 1)
-    features = sum(file.nbytes for file in node.arrays.values())
-    # The distinct ids stand in runs, merged, and as an array; later the spool, two ids an edge,
-    # stands beside the rows; node arrays are copied once it is gone.
-    return max(3 * ids, rows + 2 * id_bytes * edges, rows + features)
+    counts = {name: node.count or 0 for name, node in inputs.nodes.items()}
+    ids = {name: 8 * counts[name] for name, node in inputs.nodes.items() if node.kind == "remap"}
+    written = sum(ids.values())
+    peaks = [3 * nbytes for nbytes in ids.values()]
+    for edge in inputs.edges:
+        source, target = counts[edge.spec.type[0]], counts[edge.spec.type[2]]
+        id_bytes = 8 if max(source, target) > plan.narrow_nodes else 4
+        written += id_bytes * edge.least_edges + 8 * (target + 1)
+        # The spool, two ids an edge, stands beside the rows; arrays follow once it is gone.
+        peaks.append(written + 2 * id_bytes * edge.least_edges)
+        written += sum(array.row_bytes * (array.count or 0) for array in edge.arrays)
+    for node in inputs.nodes.values():
+        written += sum(array.row_bytes * (array.count or 0) for array in node.arrays)
+    return max([*peaks, written])
 
 
 def _options(spec: BuildSpec) -> dict[str, Any]:

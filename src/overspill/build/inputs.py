@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from overspill.build.features import open_features
-from overspill.build.npy import NpyFile
+from overspill.build.array_inputs import ArrayInput, open_array, open_edge_array
 from overspill.build.pipeline import prefetched
 from overspill.build.readers import EdgeChunk, EdgeReader, Strings, open_edges, sniff_format
 from overspill.build.source import SourceFile
@@ -26,10 +25,12 @@ class EdgeInputs:
     Attributes:
         spec: What the build was told of them.
         readers: One for each file, in order.
+        arrays: The named arrays, in order.
     """
 
     spec: EdgeSpec
     readers: tuple[EdgeReader, ...]
+    arrays: tuple[ArrayInput, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -64,14 +65,14 @@ class NodeInputs:
         kind: How its ids become 0, 1, ...: they are ("dense"), or are made so.
         count: Number of nodes where it is known.
         known_from: What says so, for messages.
-        arrays: Name -> checked .npy file.
+        arrays: The named arrays, in order.
     """
 
     name: str
     kind: IdKind
     count: int | None
     known_from: str
-    arrays: dict[str, NpyFile]
+    arrays: tuple[ArrayInput, ...]
 
     def require_count(self, count: int, found_in: str) -> None:
         """Refuse a number of nodes that contradicts num_nodes or the arrays.
@@ -79,8 +80,8 @@ class NodeInputs:
         Raises:
             InputError: It names the file and both numbers.
         """
-        for name, file in self.arrays.items():
-            _require_rows(file, name, count, found_in)
+        for array in self.arrays:
+            array.require_rows(count, found_in, of="node")
         if self.count is not None and self.count != count:
             raise InputError(
                 f"num_nodes={self.count}, but there are {count} nodes ({found_in})",
@@ -108,20 +109,10 @@ class Inputs:
         Raises:
             InputError: One is missing, damaged, or contradicts another.
         """
-        arrays = {
-            name: {key: open_features(array.paths[0]) for key, array in node.arrays.items()}
-            for name, node in spec.nodes.items()
-        }
         text = {name: node.ids == "text" for name, node in spec.nodes.items()}
         sources = [[SourceFile.check(path) for path in edge.paths] for edge in spec.edges]
         edges = tuple(
-            EdgeInputs(
-                edge,
-                tuple(
-                    open_edges(source, edge, text=(text[edge.type[0]], text[edge.type[2]]))
-                    for source in files
-                ),
-            )
+            _edge_inputs(edge, files, text=(text[edge.type[0]], text[edge.type[2]]))
             for edge, files in zip(spec.edges, sources, strict=True)
         )
         snap = {
@@ -131,7 +122,7 @@ class Inputs:
             for name in (edge.type[0], edge.type[2])
         }
         nodes = {
-            name: _node_inputs(name, node, arrays[name], edges, snap=name in snap)
+            name: _node_inputs(name, node, edges, snap=name in snap)
             for name, node in spec.nodes.items()
         }
         return cls(edges, nodes)
@@ -139,12 +130,9 @@ class Inputs:
     def sources(self) -> list[tuple[str, int]]:
         """Path and size of every input, in order."""
         found = [(reader.path, reader.nbytes) for edge in self.edges for reader in edge.readers]
-        found += [
-            (file.path, file.file_bytes)
-            for node in self.nodes.values()
-            for file in node.arrays.values()
-        ]
-        return found
+        named = [array for edge in self.edges for array in edge.arrays]
+        named += [array for node in self.nodes.values() for array in node.arrays]
+        return list(dict.fromkeys(found + [file for array in named for file in array.files()]))
 
 
 def out_of_range(
@@ -178,13 +166,13 @@ def _shown(ids: Any, place: int) -> int:
 def _node_inputs(
     name: str,
     spec: NodeSpec,
-    arrays: dict[str, NpyFile],
     edges: tuple[EdgeInputs, ...],
     *,
     snap: bool,
 ) -> NodeInputs:
-    count, known_from = _known_nodes(spec, arrays)
     text = _holds_text(name, spec, edges)
+    arrays = tuple(open_array(key, array, text=text) for key, array in spec.arrays.items())
+    count, known_from = _known_nodes(spec, arrays)
     remap = spec.ids == "remap" or (spec.ids == "auto" and snap and count is None)
     kind: IdKind = "text" if text else "remap" if remap else "dense"
     return NodeInputs(name, kind, count, known_from, arrays)
@@ -214,25 +202,21 @@ def _holds_text(name: str, spec: NodeSpec, edges: tuple[EdgeInputs, ...]) -> boo
     return text
 
 
-def _known_nodes(spec: NodeSpec, arrays: dict[str, NpyFile]) -> tuple[int | None, str]:
+def _edge_inputs(spec: EdgeSpec, files: list[SourceFile], *, text: tuple[bool, bool]) -> EdgeInputs:
+    readers = tuple(open_edges(source, spec, text=text) for source in files)
+    arrays = tuple(open_edge_array(name, array, readers) for name, array in spec.arrays.items())
+    return EdgeInputs(spec, readers, arrays)
+
+
+def _known_nodes(spec: NodeSpec, arrays: tuple[ArrayInput, ...]) -> tuple[int | None, str]:
+    told = [array for array in arrays if not array.keyed and array.count is not None]
     if spec.count is not None:
         count, known_from = spec.count, "num_nodes"
-    elif arrays:
-        first = next(iter(arrays.values()))
-        count, known_from = first.shape[0], f"the rows of {Path(first.path).name}"
+    elif told:
+        count = cast("int", told[0].count)
+        known_from = f"the rows of {Path(told[0].path).name}"
     else:
         return None, ""
-    for name, file in arrays.items():
-        _require_rows(file, name, count, f"by {known_from}")
+    for array in told:
+        array.require_rows(count, f"by {known_from}", of="node")
     return count, known_from
-
-
-def _require_rows(file: NpyFile, name: str, count: int, known_from: str) -> None:
-    if file.shape[0] != count:
-        raise InputError(
-            f"{file.path} has {file.shape[0]} rows for {count} nodes ({known_from})",
-            path=file.path,
-            column=name,
-            value=str(file.shape[0]),
-            remedy="give one row for each node",
-        )

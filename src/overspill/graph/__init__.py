@@ -1,5 +1,6 @@
 """The opened dataset: topology, sampler, feature gather; and the door to the build."""
 
+from overspill.build.describe import Columns as Columns
 from overspill.graph.construct import build_dataset as build_dataset
 from overspill.graph.csr import CSR as CSR
 from overspill.graph.csr import build_csr as build_csr
@@ -16,6 +17,7 @@ from overspill.graph.text_ids import TextIds as TextIds
 
 __all__ = [
     "CSR",
+    "Columns",
     "Dataset",
     "PartitionBook",
     "Partitioned",

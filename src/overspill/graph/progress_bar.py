@@ -41,12 +41,18 @@ class _Bar:
         self._bar: Any = None
 
     def follow(self, event: Event) -> None:
+        if event.get("event", "progress") != "progress":
+            return
         # A phase that begins once more starts a new bar too.
         if event["phase"] != self._phase or event["done"] < self._bar.n:
             self.close()
             self._phase = event["phase"]
             self._bar = tqdm(
-                total=event["total"], desc=event["phase"], unit=event["unit"], unit_scale=True
+                total=event["total"],
+                desc=event["phase"],
+                unit=event["unit"],
+                unit_scale=True,
+                unit_divisor=1024 if event["unit"] == "B" else 1000,
             )
         self._bar.update(event["done"] - self._bar.n)
 

@@ -25,3 +25,12 @@ class Topology:
     indices: torch.Tensor
     edge_ids: torch.Tensor | None = None
     counts: torch.Tensor | None = None
+
+    def __repr__(self) -> str:
+        # Shapes alone: that of a tensor reads its data.
+        told = [
+            f"{name}={part.dtype} {tuple(part.shape)}"
+            for name, part in vars(self).items()
+            if part is not None
+        ]
+        return f"Topology({', '.join(told)})".replace("torch.", "")

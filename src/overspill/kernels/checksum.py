@@ -52,4 +52,4 @@ def crc32c(text: Bytes, start: int, end: int) -> int:
     while at < end:
         crc = (crc >> np.uint32(8)) ^ _TABLES[0, (crc ^ np.uint32(text[at])) & np.uint32(0xFF)]
         at += 1
-    return np.int64(crc ^ _ALL)
+    return int(crc ^ _ALL)
