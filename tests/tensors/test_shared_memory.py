@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from capabilities import requires
 from overspill.errors import NoRoomError
 from overspill.linux import libc
 from overspill.tensors import shared_memory
@@ -47,6 +49,34 @@ def sparse(nbytes: int) -> torch.UntypedStorage:
         return torch.UntypedStorage._new_shared_fd_cpu(fd, nbytes)
     finally:
         os.close(fd)
+
+
+FILE_SIZE = """
+import os, resource, sys
+import torch
+import overspill as ov
+from overspill.errors import NoRoomError
+from overspill.tensors.shared_memory import shared_storage
+
+torch.multiprocessing.set_sharing_strategy(sys.argv[1])
+shared_storage(1000)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, -1))
+before = len(os.listdir("/proc/self/fd")), sorted(os.listdir("/dev/shm"))
+for make in (lambda: shared_storage(2 << 20), lambda: ov.share_memory(torch.ones(1 << 19))):
+    try:
+        make()
+    except NoRoomError as error:
+        print("ulimit -f" in str(error))
+print((len(os.listdir("/proc/self/fd")), sorted(os.listdir("/dev/shm"))) == before)
+"""
+
+
+@requires("private_mount")
+def test_a_limit_on_the_size_of_files_leaves_no_descriptor(
+    strategy: str, private_shm: Callable[[int], Callable[..., Any]]
+) -> None:
+    result = private_shm(16 * MIB)(FILE_SIZE, arguments=[strategy]).check()
+    assert result.stdout.split() == ["True"] * 3
 
 
 def test_every_block_is_reserved(strategy: str) -> None:

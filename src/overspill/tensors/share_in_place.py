@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from overspill.errors import MappingError
+from overspill.linux import libc
 from overspill.linux.pages import PAGE_BYTES, advise
 from overspill.tensors.layouts import tensor_over
 from overspill.tensors.ownership import holds_memory_alone
@@ -25,6 +26,7 @@ from overspill.tensors.shared_memory import (
     SharedSegment,
     open_segment,
     refused_by_torch,
+    require_segment_size,
     shares_by_name,
 )
 
@@ -50,6 +52,8 @@ def share_in_place(tensor: torch.Tensor) -> None:
     """
     segment = open_segment(tensor.untyped_storage().nbytes()) if moves_by_pieces(tensor) else None
     if segment is None:
+        if libc.SUPPORTED:
+            require_segment_size(tensor.untyped_storage().nbytes())
         try:
             tensor.share_memory_()  # type: ignore[no-untyped-call]
         except RuntimeError as error:

@@ -35,6 +35,7 @@ _TORCH_NAME = re.compile(r"</(torch_[\d_]+)>")
 _REMEDIES = {
     **OPEN_FILES,
     errno.ENOMEM: "raise the limits on mappings (ulimit -v, vm.max_map_count), or free memory",
+    errno.EFBIG: "raise the file size limit (ulimit -f)",
 }
 _ENLARGE = "enlarge /dev/shm (docker run --shm-size)"
 
@@ -133,9 +134,28 @@ def shared_storage(nbytes: int) -> torch.UntypedStorage:
     return _made_by_torch(nbytes)
 
 
+def require_segment_size(nbytes: int) -> None:
+    """Refuse what torch would fail to make a segment of, since it would leave its descriptor open.
+
+    Raises:
+        NoRoomError: The limit on the size of a file stands against it.
+    """
+    try:
+        fd = os.open(SHARED_MEMORY, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError:  # nothing can be tried here: torch tells
+        return
+    try:
+        os.ftruncate(fd, nbytes)
+    except OSError as error:
+        raise _no_room(os.strerror(error.errno or errno.EIO), error.errno, nbytes) from error
+    finally:
+        os.close(fd)
+
+
 def _made_by_torch(nbytes: int) -> torch.UntypedStorage:
     try:
         if libc.SUPPORTED:
+            require_segment_size(nbytes)
             require_mappable(nbytes)  # torch would leave the segment taken, and open
         made = cast(torch.UntypedStorage, torch.UntypedStorage._new_shared(nbytes))  # type: ignore[no-untyped-call]
     except MappingError as error:
