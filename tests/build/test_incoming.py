@@ -154,14 +154,14 @@ def test_what_can_be_looked_at_before_anything_was_sent() -> None:
         out="/out",
         edges=(
             EdgeSpec(paths=("stream:0", "/e.npy"), arrays={"a": of_edges, "b": sent}),
-            EdgeSpec(type=("a", "to", "b"), paths=("stream:0",)),
+            EdgeSpec(type=("a", "to", "b"), paths=("stream:0",), arrays={"c": of_edges}),
         ),
         nodes={"node": NodeSpec(arrays={"x": stored, "y": sent}), "a": NodeSpec(), "b": NodeSpec()},
         streams=("npy", "npy"),
     )
     found = without_streams(spec)
     assert [edge.paths for edge in found.edges] == [("/e.npy",), ()] and found.streams == ()
-    assert found.edges[0].arrays == {"a": of_edges}
+    assert found.edges[0].arrays == {"a": of_edges} and found.edges[1].arrays == {}
     assert found.nodes == {"node": NodeSpec(arrays={"x": stored}), "a": NodeSpec(), "b": NodeSpec()}
     assert without_streams(found) == found
 

@@ -177,6 +177,12 @@ def open_edge_array(name: str, spec: ArraySpec, readers: tuple[EdgeReader, ...])
         )
     if spec.paths or not spec.columns:
         return open_array(name, spec, text=False)
+    if not readers:
+        raise InputError(
+            f"edge array {name!r} names columns of the edge files, of which there are none",
+            column=spec.columns[0],
+            remedy="leave the array out, or say of which table the columns are",
+        )
     columns = [cast("TableColumns", reader.rows(spec.columns)) for reader in readers]
     return ArrayInput(name, spec, TableRows(columns))
 

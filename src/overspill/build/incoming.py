@@ -185,13 +185,22 @@ def without_streams(spec: BuildSpec) -> BuildSpec:
     def stored(paths: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(path for path in paths if not path.startswith(STREAM_PREFIX))
 
-    def arrays(held: dict[str, ArraySpec]) -> dict[str, ArraySpec]:
-        return {name: one for name, one in held.items() if stored(one.paths) == one.paths}
+    def arrays(held: dict[str, ArraySpec], *, edges: bool = True) -> dict[str, ArraySpec]:
+        # Columns without files of their own are those of the edge files, if there are any yet.
+        return {
+            name: one
+            for name, one in held.items()
+            if (stored(one.paths) == one.paths if one.paths else edges)
+        }
 
     return replace(
         spec,
         edges=tuple(
-            replace(edge, paths=stored(edge.paths), arrays=arrays(edge.arrays))
+            replace(
+                edge,
+                paths=stored(edge.paths),
+                arrays=arrays(edge.arrays, edges=bool(stored(edge.paths))),
+            )
             for edge in spec.edges
         ),
         nodes={
