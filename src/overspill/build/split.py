@@ -22,7 +22,6 @@ from overspill.build.directory import BuildDirectory
 from overspill.build.progress import Event, Progress
 from overspill.build.row_ends import RowEnds
 from overspill.build.split_moves import (
-    Sink,
     Stream,
     move,
     passes,
@@ -37,6 +36,7 @@ from overspill.build.split_owners import (
     balanced_ranges,
     equal_ranges,
 )
+from overspill.build.split_sinks import Sink
 from overspill.errors import DiskRefusedError, FormatError, OutputDirError
 from overspill.linux.mounts import filesystem_type, free_disk_bytes, is_memory_backed
 from overspill.storage.arrays import ArrayWriter
@@ -218,7 +218,7 @@ class _Split:
 
     def _move_nodes(self, node: NodeTypeRecord) -> _Nodes:
         owners = self._owners[node.name]
-        counts, place = owners.nodes(), f"nodes/{node.name}"
+        counts, place = owners.nodes, f"nodes/{node.name}"
 
         def moved(name: str, stream: Stream, rows: list[int] = counts) -> list[FileRecord]:
             return self._move(f"{place}/{name}.safetensors", stream, owners, rows)
@@ -250,7 +250,7 @@ class _Split:
             moved.counts[layout] = counts
             moved.layouts[layout] = {
                 "indptr": self._move(
-                    f"{place}/indptr.safetensors", stream_of_ends(ends), owners, owners.nodes()
+                    f"{place}/indptr.safetensors", stream_of_ends(ends), owners, owners.nodes
                 )
             }
             for part, record in parts.items():
@@ -278,7 +278,14 @@ class _Split:
             f"{path}{end}" for path in wanted for end in ("", ".partial")
         )[::2]
         sinks = [
-            Sink(path, stream, count, relative) for path, count in zip(paths, rows, strict=True)
+            Sink(
+                path,
+                dtype=stream.dtype,
+                shape=(count + stream.summed, *stream.row_shape),
+                record_path=relative,
+                summed=stream.summed,
+            )
+            for path, count in zip(paths, rows, strict=True)
         ]
         return move(stream, owners, sinks, self._tell)
 

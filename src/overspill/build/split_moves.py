@@ -1,23 +1,23 @@
 """Move what belongs to nodes into the parts that own them: one file in, one file a part out.
 
 Bottleneck: the device, then the checksums. Algorithm: the file is read once, in order. Where parts
-are ranges, it is cut: one writer is open at a time. Where nodes are scattered, each piece is routed
-through a buffer in which every part has a contiguous place, and appended to up to 64 writers; for
-more parts, the file is read again for each 64. One thread reads ahead, one checksums and writes
-behind. Memory: 32 MiB of buffers (`BUFFER_BYTES`), whatever the numbers of parts, nodes and edges
-and however wide a row is; the page cache under write-back is bounded by `CACHE_BYTES`.
+are ranges, it is cut: one writer is filled at a time. Where nodes are scattered, each piece is
+routed through a buffer in which every part has a contiguous place, and appended to up to 64
+writers; for more parts, the file is read again for each 64. Two threads read ahead, and one to four
+checksum and write behind. Memory: 32 MiB of buffers (`BUFFER_BYTES`), whatever the numbers of
+parts, nodes and edges and however wide a row is; the page cache under write-back is bounded by
+`CACHE_BYTES`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import cycle, pairwise
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +27,10 @@ from overspill.build.row_blocks import word_dtype
 from overspill.build.row_ends import RowEnds
 from overspill.build.row_sources import ArrayRows, ended
 from overspill.build.split_owners import HashOwners, Owners, RangeOwners, Runs
+from overspill.build.split_sinks import THREADS, Sink, Workers
 from overspill.errors import FormatError
 from overspill.kernels.route import add_lengths, count_words, hash_nodes, route_words
-from overspill.storage.arrays import ArrayWriter
-from overspill.storage.records import STORED_DTYPES, FileRecord, numpy_view_dtype
+from overspill.storage.records import STORED_DTYPES, FileRecord
 
 Rows = npt.NDArray[Any]
 Ids = npt.NDArray[np.int64]
@@ -101,70 +101,6 @@ def stream_of_ids(count: int, dtype: str) -> Stream:
     return Stream(dtype, (), ids)
 
 
-class Sink:
-    """Writes one part's file, as a context manager.
-
-    Args:
-        path: Where it goes.
-        stream: What it is filled from.
-        rows: How many rows of it the part has.
-        record_path: The path as the part's manifest names it.
-    """
-
-    def __init__(self, path: Path, stream: Stream, rows: int, record_path: str) -> None:
-        self._path, self._stream, self._record_path = path, stream, record_path
-        self._shape = (rows + stream.summed, *stream.row_shape)
-        self._dtype = numpy_view_dtype(stream.dtype)
-        self._total = 0
-        self._writer: ArrayWriter | None = None
-
-    def open(self, window_bytes: int) -> Self:
-        """Choose how much may be dirty; the file is made as the block is entered."""
-        self._writer = ArrayWriter(
-            self._path,
-            dtype=self._stream.dtype,
-            shape=self._shape,
-            record_path=self._record_path,
-            window_bytes=window_bytes,
-        )
-        return self
-
-    def __enter__(self) -> Self:
-        self._opened().__enter__()
-        if self._stream.summed:
-            self._opened().append(np.zeros(1, self._dtype))
-        return self
-
-    def append(self, elements: Rows) -> None:
-        """Append elements, as bits of any width."""
-        held = elements.view(np.uint8).view(self._dtype)
-        if self._stream.summed:
-            held = np.cumsum(held)
-            held += self._total
-            self._total = int(held[-1])
-        self._opened().append(held)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._opened().__exit__(kind, error, trace)
-
-    def record(self) -> FileRecord:
-        """What was written."""
-        found = self._opened().result
-        if found is None:
-            raise FormatError(f"{self._path} was not finished", path=str(self._path))
-        return found
-
-    def _opened(self) -> ArrayWriter:
-        if self._writer is None:
-            raise FormatError(f"{self._path} was not opened", path=str(self._path))
-        return self._writer
-
-
 def move(
     stream: Stream, owners: Owners, sinks: list[Sink], on_progress: Callable[[int], None]
 ) -> list[FileRecord]:
@@ -212,22 +148,34 @@ def _cut(
 ) -> None:
     cuts = [cut * stream.span for cut in owners.cuts(stream.ends)]
     behind: Behind[None] = Behind("overspill-part")
-    pieces = cast("Any", prefetched(stream.elements(PIECE_BYTES)))
-    with closing(behind), ended(pieces):
-        held = np.empty(0, np.uint8)
+    pieces = prefetched(stream.elements(PIECE_BYTES))
+    with Workers() as closers, ended(pieces), closing(behind):
+        held: Rows = np.empty(0, np.uint8)
         for sink, (first, last) in zip(sinks, pairwise(cuts), strict=True):
-            with sink.open(_LARGEST_WINDOW_BYTES):
+            try:
+                sink.open(_LARGEST_WINDOW_BYTES)
                 left = last - first
                 while left:
                     if not held.size:
-                        held = next(pieces, held)
+                        held = _following(pieces, stream)
                         on_progress(held.nbytes)
-                        if not held.size:
-                            raise _ended_early(stream)
                     part = held[:left]
                     behind.submit(sink.append, part)
                     left, held = left - part.size, held[part.size :]
                 behind.wait()
+            except BaseException as error:
+                behind.close()
+                sink.abandon(error)
+                raise
+            closers.submit(sink.close)
+        closers.wait()
+
+
+def _following(pieces: Iterator[Rows], stream: Stream) -> Rows:
+    for piece in pieces:
+        if piece.size:
+            return piece
+    raise FormatError(f"a stream of {stream.dtype} {stream.row_shape} ended early")
 
 
 class _Routing:
@@ -240,28 +188,39 @@ class _Routing:
         self._runs = owners.runs(stream.ends, row_bytes // self._word.itemsize)
         room = PIECE_BYTES // self._word.itemsize
         self._outs = cycle([np.empty(room, self._word) for _ in range(2)])
-        window = CACHE_BYTES // 2 // len(sinks)
-        self._window_bytes = min(window, _LARGEST_WINDOW_BYTES)
         self._held = (np.empty(0, np.uint32), np.empty(0, np.int64))
         self._start = (0, 0)
 
     def run(self, on_progress: Callable[[int], None]) -> None:
-        """Read, route, append."""
-        behind: Behind[None] = Behind("overspill-parts")
-        with ExitStack() as stack:
+        """Read, route, append, close."""
+        window_bytes = min(CACHE_BYTES // 2 // len(self._sinks), _LARGEST_WINDOW_BYTES)
+        try:
+            with Workers() as workers:
+                for sink in self._sinks:
+                    workers.submit(sink.open, window_bytes)
+                workers.wait()
+                self._fill(workers, on_progress)
+                for sink in self._sinks:
+                    workers.submit(sink.close)
+                workers.wait()
+        except BaseException as error:
             for sink in self._sinks:
-                stack.enter_context(sink.open(self._window_bytes))
-            stack.enter_context(closing(behind))
-            runs = stack.enter_context(ended(prefetched(self._runs)))
-            pieces = stack.enter_context(ended(prefetched(self._stream.elements(PIECE_BYTES))))
+                sink.abandon(error)
+            raise
+
+    def _fill(self, workers: Workers, on_progress: Callable[[int], None]) -> None:
+        pieces = prefetched(self._stream.elements(PIECE_BYTES))
+        with ended(prefetched(self._runs)) as runs, ended(pieces):
             for piece in pieces:
                 on_progress(piece.nbytes)
                 words = piece.view(np.uint8).view(self._word)
                 while words.size:
                     size, counts, out = self._route(words, runs)
-                    behind.submit(self._append, counts, out)
+                    workers.wait()
+                    for thread in range(THREADS):
+                        workers.submit(self._append, thread, counts, out)
                     words = words[size:]
-            behind.wait()
+            workers.wait()
 
     def _route(self, words: Rows, runs: Iterator[Runs]) -> tuple[int, Ids, Rows]:
         """Bring the front of a piece in the order of the parts: its size, and what each gets."""
@@ -277,13 +236,8 @@ class _Routing:
         self._start = route_words(self._held, self._start, front, self._first, places, out)
         return size, counts, out
 
-    def _append(self, counts: Ids, out: Rows) -> None:
-        first = 0
-        for sink, count in zip(self._sinks, counts.tolist(), strict=True):
-            if count:
-                sink.append(out[first : first + count])
-            first += count
-
-
-def _ended_early(stream: Stream) -> FormatError:
-    return FormatError(f"a stream of {stream.dtype} {stream.row_shape} ended early")
+    def _append(self, thread: int, counts: Ids, out: Rows) -> None:
+        ends = np.cumsum(counts)
+        for part in range(thread, len(self._sinks), THREADS):
+            if counts[part]:
+                self._sinks[part].append(out[ends[part] - counts[part] : ends[part]])

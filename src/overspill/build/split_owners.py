@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import cycle
 
 import numpy as np
@@ -47,6 +48,7 @@ class RangeOwners:
         """Number of parts."""
         return len(self.bounds) - 1
 
+    @cached_property
     def nodes(self) -> list[int]:
         """Nodes of each part."""
         return [int(count) for count in np.diff(self.bounds)]
@@ -78,6 +80,7 @@ class HashOwners:
     count: int
     num_parts: int
 
+    @cached_property
     def nodes(self) -> list[int]:
         """Nodes of each part; hashes all ids once, about 3 ns each."""
         found = np.zeros(self.num_parts, np.int64)

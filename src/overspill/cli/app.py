@@ -17,6 +17,7 @@ from overspill.cli.build import build
 from overspill.cli.clean import clean
 from overspill.cli.demo.verb import demo
 from overspill.cli.info import info
+from overspill.cli.partition import partition
 from overspill.cli.verify import verify
 from overspill.cli.wording import told_at_the_prompt
 from overspill.errors import OverspillError
@@ -50,7 +51,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for _verb in (build, info, verify, demo, clean):
+for _verb in (build, info, verify, partition, demo, clean):
     app.command()(_told_plainly(_verb))
 
 

@@ -105,13 +105,16 @@ def route_words(
     parts, lengths = runs
     run, taken = start
     at = 0
-    while run < parts.shape[0] and at < words.shape[0]:
+    # Runs without words are passed by at once: a piece may end with them, and the next has none.
+    while run < parts.shape[0] and (at < words.shape[0] or lengths[run] == taken):
         step = min(lengths[run] - taken, words.shape[0] - at)
         part = np.int64(parts[run]) - first
         if 0 <= part < places.shape[0]:
             place = places[part]
-            for word in range(step):
-                out[place + word] = words[at + word]
+            # Unsigned, so that no index is looked at for being negative.
+            to, source = np.uint64(place), np.uint64(at)
+            for word in range(np.uint64(step)):
+                out[to + word] = words[source + word]
             places[part] = place + step
         at += step
         taken += step

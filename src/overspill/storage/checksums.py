@@ -15,6 +15,7 @@ from pathlib import Path
 
 from overspill.storage.arrays import encode_header
 from overspill.storage.manifest import Manifest
+from overspill.storage.partition_manifest import PartitionManifest
 from overspill.storage.records import FileRecord
 
 _PIECE_BYTES = 4 << 20
@@ -36,7 +37,7 @@ class ChecksumProblem:
 
 def verify_checksums(
     directory: str | Path,
-    manifest: Manifest,
+    manifest: Manifest | PartitionManifest,
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ChecksumProblem]:
@@ -46,8 +47,8 @@ def verify_checksums(
     page cache behind itself.
 
     Args:
-        directory: The dataset.
-        manifest: Its manifest.
+        directory: The dataset, or the partition.
+        manifest: Its manifest; of a partition, for its books.
         progress: Called with (bytes done, bytes in total) after each file, and every 64 MiB of it.
 
     Returns:
