@@ -12,6 +12,7 @@ import pytest
 
 import overspill
 from overspill.cli.demo.cora import FILES
+from small_graphs import random_graph
 
 AS_GRAPH = Path(__file__).parents[1] / "data" / "as20graph.txt"
 
@@ -212,3 +213,18 @@ def test_version_and_help_answer_without_torch() -> None:
     assert done.returncode == 0, done.stderr
     for verb in ("build", "info", "verify", "demo", "clean"):
         assert verb in done.stdout
+
+
+def test_partition_and_verify_its_parts(tmp_path: Path) -> None:
+    random_graph(tmp_path / "whole")
+    out = tmp_path / "parts"
+    done = command("partition", tmp_path / "whole", "--parts", 3, "--out", out, "--method", "hash")
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:4]] == [f"part-{part:05d}" for part in range(3)]
+    assert "3 parts, 400 nodes, 3,000 edges" in done.stdout
+    assert "files in 3 parts as recorded" in command("verify", out).stdout
+    book = out / overspill.open_partition(out).manifest.books["node"].file.path
+    with book.open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x07")
+    assert "content changed" in command("verify", out, code=1).stderr
