@@ -246,7 +246,7 @@ class _Split:
         moved = _Edges()
         for layout, parts in edge.layouts.items():
             owners, ends = self._owners[_row_type(edge, layout)], self._row_ends(edge, layout)
-            counts, place = owners.edges(ends), f"edges/{'__'.join(edge.key)}/{layout}"
+            counts, place = owners.edges(ends), f"edges/{'/'.join(edge.key)}/{layout}"
             moved.counts[layout] = counts
             moved.layouts[layout] = {
                 "indptr": self._move(
