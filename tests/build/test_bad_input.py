@@ -148,6 +148,8 @@ def test_snap_lines(tmp_path: Path, line: str, column: str, value: str) -> None:
     path = text(tmp_path / "e.txt", "\r\n".join(lines))
     error = refused(tmp_path, path, num_nodes=30)
     assert place(error) == ("e.txt", 143, column, value)
+    if value == "x":
+        assert ".csv" in str(error.remedy) and "ids='text'" not in str(error.remedy)
 
 
 @pytest.mark.parametrize("value", [-1, 30, 2**31, 2**40, -(2**63), 2**63 - 1])

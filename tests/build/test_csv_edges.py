@@ -248,3 +248,23 @@ def test_columns_that_make_no_array(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no column 'x'"):
         rows_of(path, ["x"])
     assert rows_of(path, ["src"]).tolist() == [1]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16"])
+def test_utf_16_is_told(tmp_path: Path, encoding: str) -> None:
+    mark = {"utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff"}.get(encoding, b"")
+    path = write(tmp_path / "e.csv", mark + "src,dst\n0,1\n".encode(encoding))
+    error = refused(path)
+    assert "UTF-16" in str(error) and "iconv" in str(error.remedy)
+
+
+def test_a_header_that_arrow_reads_otherwise(tmp_path: Path) -> None:
+    path = write(tmp_path / "e.csv", b"s\xffc,dst\n0,1\n")
+    error = refused(path)
+    assert "header" in str(error) and "UTF-8" in str(error.remedy)
+
+
+def test_other_delimiters_are_told(tmp_path: Path) -> None:
+    for mark in (";", "|", "\t"):
+        error = refused(write(tmp_path / "e.csv", f"src{mark}dst\n0{mark}1\n"))
+        assert repr(mark) in str(error.remedy)

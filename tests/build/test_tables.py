@@ -46,6 +46,23 @@ def test_several_files_in_order(tmp_path: Path) -> None:
     assert gathered(table).tolist() == gathered(table, 4).tolist() == [1, 2, 3, 4, 5]
 
 
+def test_csv_files_whose_cells_look_different(tmp_path: Path) -> None:
+    paths = [
+        csv(tmp_path / "none.csv", "id,x\n"),
+        csv(tmp_path / "whole.csv", "id,x\n0,1\n1,2\n"),
+        csv(tmp_path / "parts.csv", "id,x\n2,2.5\n"),
+    ]
+    table = open_table(paths, ["x"], key="id")
+    assert (table.dtype, gathered(table).tolist()) == ("float64", [1.0, 2.0, 2.5])
+    assert gathered(table).dtype == np.float64
+    assert [(key, row) for key, row, *_ in keyed(table)] == [(0, 1.0), (1, 2.0), (2, 2.5)]
+    whole = open_table(paths[:2], ["x"])
+    assert (whole.dtype, gathered(whole).tolist()) == ("int64", [1, 2])
+    truths = csv(tmp_path / "truths.csv", "id,x\n3,true\n")
+    with pytest.raises(InputError, match="same types"):
+        open_table([*paths, truths], ["x"])
+
+
 def test_lists_of_a_length_that_only_rows_tell(tmp_path: Path) -> None:
     kind = pa.list_(pa.int16())
     none = parquet(tmp_path / "none.parquet", x=pa.array([], kind))

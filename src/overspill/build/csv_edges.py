@@ -42,7 +42,7 @@ class CsvTable:
         self.names: Sequence[str] = header.names
         self._stream = CsvStream(source, header)
         self._text = frozenset(text)
-        self._decimal = False
+        self._decimal = self._empty = False
         self._kinds: dict[str, str] = {}
 
     def require_ids(self, column: str) -> bool:
@@ -64,7 +64,8 @@ class CsvTable:
                 remedy="give each an array of its own",
             )
         kind = "float64" if "float64" in kinds else kinds.pop()
-        return Layout(kind, (len(columns),) if len(columns) > 1 else ())
+        shape = (len(columns),) if len(columns) > 1 else ()
+        return Layout(kind, shape, known=not self._empty, inferred=True)
 
     def read(
         self, ids: Sequence[str], values: Sequence[str], most_rows: int
@@ -157,8 +158,11 @@ class CsvTable:
             cast("Any", self._stream.batches(dict.fromkeys(columns, pa.binary())))
         ) as batches:
             for batch, _ in batches:
-                kinds = {name: kind_of_cells(batch.column(name).to_pylist()) for name in columns}
-                break
+                if batch.num_rows:
+                    cells = {name: batch.column(name).to_pylist() for name in columns}
+                    kinds = {name: kind_of_cells(held) for name, held in cells.items()}
+                    break
+        self._empty = not kinds
         whole = {name for name in columns if kinds.get(name, "float64") == "int64"}
         for name in sorted(whole):
             if not self._is_whole(name):

@@ -16,6 +16,7 @@ from overspill.errors import InputError
 _HEADER_BYTES = 1 << 20
 _INTEGER = re.compile(r"\s*-?[0-9]+\s*", re.ASCII)
 _TABBED = (".tsv", ".tab")
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,12 @@ def _first_line(source: SourceFile, delimiter: str) -> list[str]:
     with opened_stream(source) as stream:
         while len(held) < _HEADER_BYTES and (piece := stream.read(_HEADER_BYTES - len(held))):
             held += piece
+    if held.startswith(_UTF_16):
+        raise InputError(
+            f"{source.path} is UTF-16 text, and CSV is read as UTF-8",
+            path=source.path,
+            remedy="save it as UTF-8: iconv -f UTF-16 -t UTF-8",
+        )
     text = io.StringIO(held.decode("utf-8-sig", "replace"), newline="")
     try:
         return next((row for row in csv.reader(text, delimiter=delimiter) if row), [])

@@ -102,6 +102,8 @@ class CsvStream:
                         rows += batch.num_rows
             except pa.ArrowInvalid as error:
                 raise self._refusal(error, types, rows) from error
+            except (pa.ArrowKeyError, UnicodeDecodeError) as error:
+                raise self._unreadable_header(error) from error
             if watched.quotes % 2:
                 self._require_closed_quotes()
 
@@ -146,6 +148,15 @@ class CsvStream:
             path=self.path,
             row=None if line.number is None else line.number - self._header.present,
             value=str(line.text)[:80],
+        )
+
+    def _unreadable_header(self, error: Exception) -> InputError:
+        # Arrow and Python's csv differ in what they make of bytes that are no text.
+        return InputError(
+            f"the header of {self.path} cannot be read: {error}",
+            path=self.path,
+            row=0,
+            remedy="save the file as UTF-8, its column names without control characters",
         )
 
     def _too_long(self, row: int) -> InputError:

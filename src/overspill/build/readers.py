@@ -123,14 +123,14 @@ class RowSource(Protocol):
         """
 
 
-def id_remedy(text: str) -> str:
-    """What to do about a cell that is no integer of 64 bits."""
+def id_remedy(text: str, *, of_text: str = "say that ids are text: ids='text'") -> str:
+    """What to do about a cell that is no integer of 64 bits; `of_text` where it is no number."""
     if not text.strip():
         return "drop the row, or fill the cell"
     try:
         whole = float(text).is_integer()
     except ValueError:
-        return "say that ids are text: ids='text'"
+        return of_text
     return "save the ids as int64" if whole else "ids are integers: is this the right column?"
 
 
@@ -211,7 +211,7 @@ def open_edges(
         raise InputError(
             f"{source.path} holds integers, not text",
             path=source.path,
-            remedy="leave ids='text' out",
+            remedy="leave ids='text' out, or save the text as CSV, Parquet or Arrow",
         )
     # By name: a build of .npy or SNAP text does not pay for pyarrow's memory.
     module = importlib.import_module(f"overspill.build.{_MODULES[kind]}")

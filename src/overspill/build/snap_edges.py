@@ -22,6 +22,7 @@ from overspill.kernels.text import MISSING_COLUMN, PARSED, TOO_LARGE, parse_edge
 _ALIVE = 3
 _BLOCK_BYTES = 1 << 20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_OF_TEXT = "SNAP text is integers between spaces or tabs: call CSV .csv, and text between tabs .tsv"
 
 
 class SnapEdges:
@@ -108,7 +109,7 @@ class SnapEdges:
             row=line,
             column=self.columns[column],
             value=value,
-            remedy=id_remedy(value),
+            remedy=id_remedy(value, of_text=_OF_TEXT),
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -29,13 +29,15 @@ class Layout:
         row_shape: Shape of one row.
         unit: What integers of a time count; files of one array must agree.
         known: Whether `row_shape` is; a file without rows does not tell the length of its lists,
-            nor, of TFRecord, anything else.
+            nor, of TFRecord and CSV, anything else.
+        inferred: Whether only the cells tell, so that whole numbers may be floats that look so.
     """
 
     dtype: str
     row_shape: tuple[int, ...]
     unit: str = ""
     known: bool = True
+    inferred: bool = False
 
     @property
     def row_bytes(self) -> int:
@@ -117,8 +119,15 @@ def require_columns(path: str, names: Sequence[str], wanted: Sequence[str]) -> N
                 f"{path} has {many} column {name!r}; its columns are {told or 'none'}",
                 path=path,
                 column=name,
-                remedy='name the columns: columns=("from", "to") for the ids of edges',
+                remedy=_column_remedy(names),
             )
+
+
+def _column_remedy(names: Sequence[str]) -> str:
+    for mark in ";|\t" if len(names) == 1 else "":
+        if mark in names[0]:
+            return f"CSV cells go between commas, in .tsv files between tabs, never {mark!r}"
+    return 'name the columns: columns=("from", "to") for the ids of edges'
 
 
 class TableEdges:
@@ -158,15 +167,27 @@ class TableColumns:
         self._table, self._columns = table, tuple(columns)
         self._keys = () if key is None else (key,)
 
+    def take_floats(self) -> None:
+        """Read whole numbers as floats, where only the cells said that they are none."""
+        if self.layout.inferred and self.dtype == "int64":
+            self.layout = replace(self.layout, dtype="float64")
+            self.dtype = "float64"
+
     def pieces(self, most_bytes: int) -> Iterator[Rows]:
         """Yield (k, *row_shape) pieces of at most so many bytes, one row at least."""
         for part in self._read((), most_bytes):
-            yield cast("Rows", part.rows)
+            yield self._typed(part)
 
     def keyed_pieces(self, most_bytes: int) -> Iterator[tuple[RawIds, Rows, str, int]]:
         """Yield keys, their rows, the file, and the number of the first row within it."""
         for part in self._read(self._keys, most_bytes):
-            yield part.ids[0], cast("Rows", part.rows), self.path, self.first_row + part.first
+            yield part.ids[0], self._typed(part), self.path, self.first_row + part.first
+
+    def _typed(self, part: TableChunk) -> Rows:
+        rows = cast("Rows", part.rows)
+        if self.layout.inferred and rows.dtype == np.int64 and self.dtype == "float64":
+            return rows.astype(np.float64)
+        return rows
 
     def _read(self, keys: Sequence[str], most_bytes: int) -> Iterator[TableChunk]:
         most_rows = max(1, most_bytes // max(1, self.layout.row_bytes + 8 * len(keys)))

@@ -36,6 +36,9 @@ class TableRows:
     def __init__(self, parts: Sequence[TableColumns]) -> None:
         self.parts = tuple(parts)
         telling = [part for part in parts if part.layout.known and part.count != 0]
+        if any(part.dtype == "float64" for part in telling):
+            for part in telling:
+                part.take_floats()
         first = (telling or parts)[0]
         for part in telling:
             _require_alike(part, first)
