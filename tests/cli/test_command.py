@@ -170,7 +170,8 @@ def test_an_interrupt_says_so_and_the_same_command_starts_over(tmp_path: Path) -
         child.send_signal(signal.SIGINT)
         _, told = child.communicate()
     assert child.returncode == 130
-    assert told.strip().endswith("overspill: interrupted; the same command starts over")
+    assert "overspill: interrupted; the same command starts over" in told
+    assert told.strip().endswith("with --resume")
     edges.unlink()
     np.save(edges, np.array([[0, 1, 2], [3, 4, 5]]))
     assert "9 nodes, 3 edges" in command(*arguments).stdout

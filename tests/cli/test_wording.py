@@ -15,6 +15,13 @@ from overspill.errors import InputError
         ('set memory_limit to "117MiB" or more', "set --memory-limit 117MiB or more"),
         ("raise num_nodes", "raise --num-nodes"),
         ("open it with open_dataset", "overspill info"),
+        ("say header=True, or header=False, which", "say --header, or --no-header, which"),
+        ("or say non_finite='keep', which counts", "or say --non-finite keep, which counts"),
+        ("or build with resume=False, which", "or build without --resume, which"),
+        ("or give fill=, a value for them", "or give --fill NAME=NUMBER, a value"),
+        ("give key=, the column of node ids", "give FILE::COLUMN@KEY, the column"),
+        ('Columns("x", of="n.parquet", key="id")', "NAME=n.parquet::x@id"),
+        ('write Columns("weight")', "write NAME=::weight"),
     ],
 )
 def test_remedies_name_options(remedy: str, told: str) -> None:

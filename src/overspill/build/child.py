@@ -177,7 +177,8 @@ def _failed(returncode: int, words: str, spec: BuildSpec) -> BuildFailedError:
         name = signal.Signals(-returncode).name
         told = f"the build's process was ended by {name}"
         remedy = (
-            "for SIGKILL, look for the out-of-memory killer in dmesg; build again to start over"
+            "for SIGKILL, look for the out-of-memory killer in dmesg; build again to start over, "
+            "or with resume=True to go on"
         )
     else:
         told = f"the build's process ended with status {returncode} and no result"

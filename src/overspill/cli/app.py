@@ -38,7 +38,10 @@ def _told_plainly(verb: Callable[..., None]) -> Callable[..., None]:
             typer.echo(f"overspill: {told_at_the_prompt(error)}", err=True)
             raise typer.Exit(1) from error
         except KeyboardInterrupt:
-            typer.echo("overspill: interrupted; the same command starts over", err=True)
+            told = "interrupted; the same command starts over"
+            if verb is build:
+                told += ", or goes on from its last finished step with --resume"
+            typer.echo(f"overspill: {told}", err=True)
             raise typer.Exit(128 + signal.SIGINT) from None
 
     return run
@@ -49,6 +52,7 @@ app = typer.Typer(
     help="PyTorch tensors and graphs bigger than the memory you may use.",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,  # it takes "[@KEY]" for a colour, and cuts words that are long
     pretty_exceptions_enable=False,
 )
 for _verb in (build, info, verify, partition, demo, clean):

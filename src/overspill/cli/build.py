@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from overspill.cli.inputs import arrays_by_type, by_node_type, edges_by_type, fills
+from overspill.cli.inputs import arrays_by_type, by_node_type, edges_by_type, fills, id_columns
 from overspill.cli.options import size
 from overspill.cli.progress import PhaseBars, format_count
 from overspill.units import format_bytes
@@ -37,7 +37,10 @@ def build(
     ] = None,
     fill: Annotated[
         list[str] | None,
-        typer.Option(help="[TYPE.]NAME=NUMBER: value of nodes without a row under their key."),
+        typer.Option(
+            help="[TYPE.]NAME=NUMBER (or true, false): value of nodes without a row under their "
+            "key; repeatable."
+        ),
     ] = None,
     num_nodes: Annotated[
         list[str] | None,
@@ -50,7 +53,10 @@ def build(
         ),
     ] = None,
     columns: Annotated[
-        str | None, typer.Option(help="SOURCE,TARGET: the columns of the edges' ids.")
+        list[str] | None,
+        typer.Option(
+            help="[SOURCE:RELATION:TARGET=]FROM,TO: the columns of the edges' ids; repeatable."
+        ),
     ] = None,
     edge_axis: Annotated[
         int | None, typer.Option(help="1 for .npy edges of shape (2, E), 0 for (E, 2).")
@@ -99,7 +105,7 @@ def build(
         "num_nodes": by_node_type(num_nodes or [], option="--num-nodes", convert=int),
         "ids": by_node_type(ids or [], option="--ids", convert=str) or "auto",
         "layout": tuple(layout.split(",")),
-        "columns": None if columns is None else tuple(columns.split(",")),
+        "columns": id_columns(columns or []),
     }
     spec = describe_build(
         out,

@@ -13,7 +13,9 @@ _EDGE_ARRAY = re.compile(r"(?:([\w-]+):([\w-]+):([\w-]+)\.)?([\w.-]+)=(.+)", re.
 _NODE_ARRAY = re.compile(r"(?:([\w-]+)\.)?([\w-]+)=(.+)", re.DOTALL)
 
 
-def edges_by_type(texts: list[str]) -> list[str] | dict[tuple[str, str, str], list[str]]:
+def edges_by_type(
+    texts: list[str], *, option: str = "--edges"
+) -> list[str] | dict[tuple[str, str, str], list[str]]:
     """Understand repeated [SOURCE:RELATION:TARGET=]FILE options."""
     typed: dict[tuple[str, str, str], list[str]] = {}
     plain: list[str] = []
@@ -25,9 +27,24 @@ def edges_by_type(texts: list[str]) -> list[str] | dict[tuple[str, str, str], li
             typed.setdefault((found[1], found[2], found[3]), []).append(found[4])
     if plain and typed:
         raise typer.BadParameter(
-            f"{plain[0]!r} names no edge type and others do", param_hint="--edges"
+            f"{plain[0]!r} names no edge type and others do", param_hint=option
         )
     return typed or plain
+
+
+def id_columns(
+    texts: list[str],
+) -> tuple[str, ...] | dict[tuple[str, str, str], tuple[str, ...]] | None:
+    """Understand repeated [SOURCE:RELATION:TARGET=]FROM,TO options."""
+    held = edges_by_type(texts, option="--columns")
+    if isinstance(held, list):
+        if len(held) > 1:
+            raise typer.BadParameter("give one pair, or one for each type", param_hint="--columns")
+        return tuple(held[0].split(",")) if held else None
+    for kind, pairs in held.items():
+        if len(pairs) > 1:
+            raise typer.BadParameter(f"{':'.join(kind)} is given twice", param_hint="--columns")
+    return {kind: tuple(pairs[0].split(",")) for kind, pairs in held.items()}
 
 
 def arrays_by_type(texts: list[str], fills: dict[str, Any], *, option: str) -> dict[Any, Any]:
@@ -36,6 +53,7 @@ def arrays_by_type(texts: list[str], fills: dict[str, Any], *, option: str) -> d
 
     edges = option == "--edge-features"
     held: dict[Any, Any] = {}
+    unused = set(fills)
     for text in texts:
         found = (_EDGE_ARRAY if edges else _NODE_ARRAY).fullmatch(text)
         if found is None:
@@ -53,11 +71,16 @@ def arrays_by_type(texts: list[str], fills: dict[str, Any], *, option: str) -> d
             continue
         columns, _, key = rest.partition("@")
         names = columns.split(",")
+        unused.discard(full)
         place[name] = Columns(
             names[0] if len(names) == 1 else names,
             of=path or None,
             key=key or None,
             fill=fills.get(full),
+        )
+    if unused:
+        raise typer.BadParameter(
+            f"{min(unused)!r} is no array of columns in {option}", param_hint="--fill"
         )
     if len({isinstance(value, dict) for value in held.values()}) > 1:
         raise typer.BadParameter("some arrays name a type and some do not", param_hint=option)
@@ -70,7 +93,10 @@ def fills(texts: list[str]) -> dict[str, float | int]:
     for text in texts:
         name, _, number = text.partition("=")
         try:
-            held[name] = int(number) if re.fullmatch(r"-?\d+", number) else float(number)
+            if number in ("true", "false"):
+                held[name] = number == "true"
+            else:
+                held[name] = int(number) if re.fullmatch(r"-?\d+", number) else float(number)
         except ValueError as error:
             raise typer.BadParameter(f"{text!r} is not NAME=NUMBER", param_hint="--fill") from error
     return held
