@@ -5,19 +5,37 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from naive import TINY
+from overspill.build.construct import construct
 from overspill.build.conversation import Events, Outlet, UnwantedError
+from overspill.build.describe import describe_build
 from overspill.build.directory import BuildDirectory
+from overspill.build.frames import frame
 from overspill.build.incoming import Arrived, take_in
 from overspill.build.outgoing import Outgoing
-from overspill.build.spec import BuildSpec, EdgeSpec
+from overspill.build.progress import Event
+from overspill.build.spec import NODE_TYPE, BuildSpec, EdgeSpec, NodeSpec
 from overspill.linux.pipes import open_wide_pipe
+
+
+def framed(data: bytes) -> bytes:
+    """A frame, as written by hand."""
+    return frame(len(data)) + data
+
+
+def pipe_with(data: bytes) -> int:
+    """A pipe that holds so much and has no sender any more."""
+    reading, writing = os.pipe()
+    with os.fdopen(writing, "wb") as file:
+        file.write(data)
+    return reading
 
 
 @contextmanager
@@ -33,7 +51,14 @@ def outlet_to(pipe: Any) -> Iterator[Outlet]:
 
 
 def spec_of(out: Path, streams: Outgoing, *paths: str) -> BuildSpec:
-    return BuildSpec(out=str(out), edges=(EdgeSpec(paths=paths),), streams=streams.kinds)
+    """Of a build that reads its edges twice, so that they are kept."""
+    return BuildSpec(
+        out=str(out),
+        edges=(EdgeSpec(paths=paths),),
+        nodes={NODE_TYPE: NodeSpec()},
+        streams=streams.kinds,
+        layouts=("csc", "csr"),
+    )
 
 
 @contextmanager
@@ -98,3 +123,26 @@ def arrived_table(out: Path, value: Any, *, what: str = "edges", **options: Any)
         assert path.endswith(".arrows")
         with pa.ipc.open_stream(path) as reader:
             return reader.read_all()
+
+
+def build_sent(
+    out: Path, *, on_event: Callable[[Event], None] = lambda _: None, **options: Any
+) -> None:
+    """Build in this process, with tiny buffers, what a thread of it sends."""
+    streams = Outgoing()
+    spec = describe_build(out, streams=streams, **options)
+    reading, writing = open_wide_pipe()
+
+    def send() -> None:
+        # That nobody reads on has its reason at the other end.
+        with outlet_to(writing) as outlet, suppress(UnwantedError):
+            streams.send(outlet, {path: e.edge_axis for e in spec.edges for path in e.paths})
+
+    sender = threading.Thread(target=send, name="overspill-test-sender")
+    sender.start()
+    try:
+        with reading:
+            pipe = os.dup(reading.fileno())
+        construct(spec, TINY, inputs=None, send=on_event, pipe=pipe)
+    finally:
+        sender.join()

@@ -19,17 +19,14 @@ from overspill.build.outgoing import Outgoing
 from overspill.build.source import SourceFile
 from overspill.build.spec import ArraySpec, BuildSpec, EdgeSpec, NodeSpec
 from overspill.errors import DiskRefusedError, FormatError, InputError
-from sending import taken_in
+from sending import framed, pipe_with, taken_in
 
 EDGES = np.random.default_rng(4).integers(0, 1000, (2, 200_000))
 
 
-def framed(data: bytes) -> bytes:
-    return frame(len(data)) + data
-
-
-CONTENTS = framed(note([{"name": "edges (sent from memory)", "nbytes": 32}]))
-OPENING = framed(note({"kind": "npy"}))
+NAME = "edges (sent from memory)"
+CONTENTS = framed(note([{"stream": "stream:0", "name": NAME, "nbytes": 32}]))
+OPENING = framed(note({"kind": "npy", "edge_axis": None}))
 DATA = framed(np.arange(4).tobytes())
 CLOSING = framed(note(npy_closing(np.dtype(np.int64), (2, 2), fortran=False)))
 WHOLE = CONTENTS + OPENING + DATA + frame(0) + CLOSING
@@ -40,14 +37,6 @@ def spec(tmp_path: Path) -> BuildSpec:
     return BuildSpec(
         out=str(tmp_path / "out"), edges=(EdgeSpec(paths=("stream:0",)),), streams=("npy",)
     )
-
-
-def pipe_with(data: bytes) -> int:
-    """A pipe that holds so much and has no sender any more."""
-    reading, writing = os.pipe()
-    with os.fdopen(writing, "wb") as file:
-        file.write(data)
-    return reading
 
 
 def test_a_stream_as_written_by_hand(spec: BuildSpec) -> None:
@@ -128,7 +117,7 @@ def test_each_stream_takes_its_place(tmp_path: Path) -> None:
         edges=(
             EdgeSpec(
                 paths=("stream:1", "/e.npy", "stream:0"),
-                arrays={"w": ArraySpec(paths=("stream:3",), columns=("w",), fill=1.5)},
+                arrays={"w": ArraySpec(paths=("stream:3",), columns=("w",), key="k", fill=1.5)},
             ),
         ),
         nodes={"node": NodeSpec(count=4, ids="remap", arrays=features)},
@@ -138,7 +127,7 @@ def test_each_stream_takes_its_place(tmp_path: Path) -> None:
         held = dict(enumerate(arrived.names))
         (edge,) = arrived.spec.edges
         assert edge.paths == (held[1], "/e.npy", held[0])
-        assert edge.arrays["w"] == ArraySpec(paths=(held[3],), columns=("w",), fill=1.5)
+        assert edge.arrays["w"] == ArraySpec(paths=(held[3],), columns=("w",), key="k", fill=1.5)
         node = arrived.spec.nodes["node"]
         assert node.arrays["x"].paths == (held[2],)
         assert node.arrays["y"].paths == ("/y.npy", held[3])

@@ -25,6 +25,7 @@ from overspill.errors import BuildFailedError, InputError
 NODES, COUNT = 900, 120_000
 EDGES = np.random.default_rng(1).integers(0, NODES, (2, COUNT))
 X = np.random.default_rng(2).random((NODES, 17), np.float32)
+BOTH: dict[str, Any] = {"layout": ("csc", "csr")}  # which reads the edges twice: they are kept
 
 
 def payloads(out: Path) -> dict[str, bytes]:
@@ -69,6 +70,7 @@ KINDS: dict[str, Callable[[], tuple[Any, Any]]] = {
     ),
     "iterators": lambda: (pairs(), rows_in_chunks()),
     "batches": lambda: (iter(table().to_batches(5000)), X),
+    "an iterator beside an array": lambda: (pairs(), X),
     "several": lambda: ([EDGES[:, :11], EDGES[:, 11:500], EDGES[:, 500:]], torch.from_numpy(X)),
 }
 
@@ -104,6 +106,28 @@ def test_an_error_names_the_argument(tmp_path: Path) -> None:
         )
 
 
+def test_an_id_out_of_range_in_a_late_chunk(tmp_path: Path) -> None:
+    """Far behind the first chunk of the build, in a sequence that has no end."""
+    closed = []
+
+    def edges() -> Iterator[np.ndarray]:
+        try:
+            for _ in range(9):
+                yield EDGES
+            yield np.array([[1, 2, 3], [4, 5, NODES]])
+            while True:
+                yield EDGES
+        finally:
+            closed.append(True)
+
+    with pytest.raises(InputError) as caught:
+        ov.build_dataset(tmp_path / "out", edges=edges(), num_nodes=NODES)
+    error = caught.value
+    assert (error.path, error.row) == ("edges (sent from memory)", 9 * COUNT + 2)
+    assert (error.column, error.value) == ("1", str(NODES))
+    assert closed == [True] and not (tmp_path / "out").exists()
+
+
 def test_a_null_is_refused_with_its_row(tmp_path: Path) -> None:
     big = 4873214862074861312
     batches = [pa.record_batch({"src": [big, 2], "dst": [1, 2]})] * 3
@@ -118,17 +142,22 @@ def running_builds() -> list[psutil.Process]:
     return [child for child in psutil.Process().children() if "overspill.build" in child.cmdline()]
 
 
-def test_a_generators_error_undoes_the_build(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("count", "told"), [(0, {}), (40, {}), (9, BOTH)])
+def test_a_generators_error_undoes_the_build(
+    tmp_path: Path, count: int, told: dict[str, Any]
+) -> None:
     class OwnError(Exception):
         pass
 
     def edges() -> Iterator[np.ndarray]:
-        yield from np.array_split(EDGES, 9, axis=1)
-        raise OwnError("after nine")
+        for _ in range(count):
+            yield EDGES
+        raise OwnError("after some")
 
-    with pytest.raises(OwnError, match="after nine") as caught:
-        ov.build_dataset(tmp_path / "out", edges=edges())
-    assert any("edges (sent from memory), after chunk 8" in n for n in caught.value.__notes__)
+    with pytest.raises(OwnError, match="after some") as caught:
+        ov.build_dataset(tmp_path / "out", edges=edges(), **told)
+    (note,) = caught.value.__notes__
+    assert f"edges (sent from memory), after chunk {count - 1}" in note
     assert not (tmp_path / "out").exists() and not running_builds()
 
 
@@ -150,7 +179,8 @@ def test_a_builds_error_closes_the_generator(tmp_path: Path) -> None:
     assert closed == [True]
 
 
-def test_the_process_is_killed_midway(tmp_path: Path) -> None:
+@pytest.mark.parametrize("told", [{}, BOTH])
+def test_the_process_is_killed_midway(tmp_path: Path, told: dict[str, Any]) -> None:
     closed = []
 
     def edges() -> Iterator[np.ndarray]:
@@ -165,7 +195,7 @@ def test_the_process_is_killed_midway(tmp_path: Path) -> None:
             closed.append(True)
 
     with pytest.raises(BuildFailedError, match="SIGKILL"):
-        ov.build_dataset(tmp_path / "out", edges=edges())
+        ov.build_dataset(tmp_path / "out", edges=edges(), **told)
     assert closed == [True]
     ds = ov.build_dataset(tmp_path / "out", edges=EDGES)  # starts over
     assert ds.num_edges == COUNT
@@ -177,18 +207,20 @@ INTERRUPTED = """
     import numpy as np
     import overspill as ov
 
-    out = Path(sys.argv[1])
+    out, kept = Path(sys.argv[1]), sys.argv[3] == "kept"
     edges = np.ones((2, 100_000), np.int64)
+    # Both layouts read the edges, one after the other.
+    layout = ("csc", "csr") if kept else "csc"
 
     def chunks():
-        while not (out / "scratch/sent/sent-0.npy").exists():
+        while not (out / "scratch" / ("sent/sent-0.npy" if kept else "edges.spool")).exists():
             yield edges
         os.kill(os.getpid(), getattr(signal, sys.argv[2]))
         while True:
             yield edges
 
     try:
-        ov.build_dataset(out, edges=chunks())
+        ov.build_dataset(out, edges=chunks(), layout=layout)
     except KeyboardInterrupt:
         print("interrupted", out.exists(), threading.active_count())
         print(ov.build_dataset(out, edges=edges).num_edges)
@@ -196,13 +228,21 @@ INTERRUPTED = """
 
 
 # In a file, and without a guard: a process that imported it again would build again.
-def test_the_caller_is_interrupted(tmp_path: Path, run_python: Callable[..., PythonResult]) -> None:
-    found = run_python(INTERRUPTED, arguments=(tmp_path / "out", "SIGINT")).check()
+@pytest.mark.parametrize("place", ["kept", "read as they come"])
+def test_the_caller_is_interrupted(
+    tmp_path: Path, run_python: Callable[..., PythonResult], place: str
+) -> None:
+    arguments = (tmp_path / "out", "SIGINT", place)
+    found = run_python(INTERRUPTED, arguments=arguments, timeout_s=60).check()
     assert found.stdout.split() == ["interrupted", "False", "1", "100000"]
 
 
-def test_the_caller_is_killed(tmp_path: Path, run_python: Callable[..., PythonResult]) -> None:
-    found = run_python(INTERRUPTED, arguments=(tmp_path / "out", "SIGKILL"))
+@pytest.mark.parametrize("place", ["kept", "read as they come"])
+def test_the_caller_is_killed(
+    tmp_path: Path, run_python: Callable[..., PythonResult], place: str
+) -> None:
+    arguments = (tmp_path / "out", "SIGKILL", place)
+    found = run_python(INTERRUPTED, arguments=arguments, timeout_s=60)
     assert found.returncode == -signal.SIGKILL
     # Undone by the process that was left alone, or left unfinished: never a dataset.
     assert not (tmp_path / "out" / "manifest.json").exists()

@@ -95,7 +95,7 @@ def construct(
     claim = BuildDirectory(spec.out, fingerprint=fingerprint_of(spec), resume=_resumes(spec))
     with claim as directory, _taken_in(spec, directory, pipe, progress) as arrived:
         if inputs is None:
-            inputs = Inputs.open(arrived.spec)
+            inputs = Inputs.open(arrived.spec, arrived.edges)
             _require_disk(spec.out, inputs, plan)
         build = _Build(BuildContext(arrived.spec, plan, directory, progress), inputs, arrived)
         manifest = build.run(_options(spec))

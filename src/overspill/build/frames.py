@@ -101,18 +101,32 @@ def npy_closing(dtype: np.dtype[Any], shape: tuple[int, ...], *, fortran: bool) 
     return {"descr": npy_format.dtype_to_descr(dtype), "shape": shape, "fortran": fortran}
 
 
+def require_whole(closing: dict[str, Any], nbytes: int) -> None:
+    """Refuse data that is not as long as its closing says.
+
+    Raises:
+        FormatError: It names both lengths.
+    """
+    shape = tuple(closing["shape"])
+    wanted = math.prod(shape) * np.dtype(_descr(closing)).itemsize
+    if wanted != nbytes:
+        raise FormatError(f"{nbytes} bytes were sent where shape {shape} takes {wanted}")
+
+
+def _descr(closing: dict[str, Any]) -> Any:
+    """The type as numpy wants it: JSON has lists for the fields' tuples."""
+    descr = closing["descr"]
+    return [tuple(field) for field in descr] if isinstance(descr, list) else descr
+
+
 def npy_header(closing: dict[str, Any], nbytes: int) -> bytes:
     """The header of a .npy file of so many bytes of data, `NPY_HEADER_BYTES` long.
 
     Raises:
         FormatError: The data is not as long as dtype and shape say.
     """
-    descr, shape = closing["descr"], tuple(closing["shape"])
-    if isinstance(descr, list):
-        descr = [tuple(field) for field in descr]
-    wanted = math.prod(shape) * np.dtype(descr).itemsize
-    if wanted != nbytes:
-        raise FormatError(f"{nbytes} bytes were sent where shape {shape} takes {wanted}")
+    require_whole(closing, nbytes)
+    descr, shape = _descr(closing), tuple(closing["shape"])
     held = {"descr": descr, "fortran_order": bool(closing["fortran"]), "shape": shape}
     length = NPY_HEADER_BYTES - len(npy_format.MAGIC_PREFIX) - 4
     text = repr(held).encode("latin1").ljust(length - 1) + b"\n"

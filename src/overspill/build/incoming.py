@@ -3,7 +3,8 @@
 Bottleneck: the device. Each stream goes through one buffer into a scratch file, reserved and
 written behind a bounded window: the build reads most inputs more than once, and a pipe can be read
 only once. A file gets its header, without which nobody can read it, when all of its data is there;
-so what a caller that died has sent is never taken for the whole.
+so what a caller that died has sent is never taken for the whole. Pairs of ids that the build reads
+once stay in the pipe until it reads them (`overspill.build.pipe_edges`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from overspill.build.directory import SCRATCH, BuildDirectory
 from overspill.build.frames import (
@@ -24,7 +26,9 @@ from overspill.build.frames import (
     SenderGoneError,
     npy_header,
 )
-from overspill.build.spec import STREAM_PREFIX, ArraySpec, BuildSpec
+from overspill.build.inputs import SentEdges
+from overspill.build.pipe_edges import PipeEdges, read_once
+from overspill.build.spec import STREAM_PREFIX, ArraySpec, BuildSpec, EdgeAxis
 from overspill.build.spool import ScratchFile
 from overspill.errors import DiskRefusedError, FormatError, InputError, OverspillError
 from overspill.linux.blocks import write_all
@@ -32,7 +36,7 @@ from overspill.linux.mounts import free_disk_bytes
 
 _BUFFER_BYTES = 1 << 18
 _PLACE = "sent"
-_SUFFIXES = {"npy": ".npy", "arrow": ".arrows"}
+_SUFFIXES = {"npy": ".npy", "pairs": ".npy", "arrow": ".arrows"}
 _Told = Callable[[int, int], None]
 
 
@@ -41,14 +45,19 @@ class Arrived:
     """What was sent, in files; as a context manager it has errors name what people gave.
 
     Attributes:
-        spec: The build, with the files' paths in the places of the streams.
+        spec: The build, with the files' paths in the places of the streams, but of one that is read
+            as it comes.
         directory: The build's directory, which holds them.
         names: Path -> what people call it.
+        edges: What is known of the edges among it.
+        pipe: Closed at the end, where something is still to be read from it; else -1.
     """
 
     spec: BuildSpec
     directory: BuildDirectory
     names: Mapping[str, str] = field(default_factory=dict)
+    edges: SentEdges = field(default_factory=SentEdges)
+    pipe: int = -1
 
     def remove(self) -> None:
         """Remove the files, before the dataset is published; undoing the build removes them too.
@@ -68,8 +77,12 @@ class Arrived:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self.pipe >= 0:
+            os.close(self.pipe)
         if isinstance(error, InputError | FormatError):
             put_names(error, self.names)
+        if isinstance(error, SenderGoneError):
+            raise _ended_early(self.spec) from error
 
 
 def take_in(
@@ -77,8 +90,9 @@ def take_in(
 ) -> Arrived:
     """Read everything that is sent for a build, and say where it is.
 
-    Reads `pipe` to its end and closes it. Takes one buffer of 256 KiB; on disk, the size of all
-    that is sent, until `Arrived.remove`.
+    Reads `pipe` to its end and closes it; but where pairs of ids that the build reads once
+    (`read_once`) come last, it stands before these, and `Arrived` closes it. Takes one buffer of
+    256 KiB; on disk, the size of all that is read, until `Arrived.remove`.
 
     Args:
         spec: The build, with streams among its paths.
@@ -94,18 +108,24 @@ def take_in(
     """
     if not spec.streams:
         return Arrived(spec, directory)
+    arrived = None
     try:
-        intake = _Intake(spec, directory, FrameReader(pipe), on_progress)
-        return intake.run()
+        arrived = _Intake(spec, directory, FrameReader(pipe), on_progress).run()
     except SenderGoneError as error:
-        raise InputError(
-            "what was to be sent from memory ended early",
-            path=spec.out,
-            remedy="build again; see the error of the process that sent it",
-        ) from error
+        raise _ended_early(spec) from error
     finally:
-        # Whoever still sends learns that nobody reads.
-        os.close(pipe)
+        if arrived is None or not arrived.edges.readers:
+            # Whoever still sends learns that nobody reads.
+            os.close(pipe)
+    return replace(arrived, pipe=pipe) if arrived.edges.readers else arrived
+
+
+def _ended_early(spec: BuildSpec) -> InputError:
+    return InputError(
+        "what was to be sent from memory ended early",
+        path=spec.out,
+        remedy="build again; see the error of the process that sent it",
+    )
 
 
 class _Intake:
@@ -120,17 +140,29 @@ class _Intake:
         self._on_progress = on_progress
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._done = self._announced = 0
+        self._places: dict[str, str] = {}
+        self._names: dict[str, str] = {}
+        self._axes: dict[str, EdgeAxis] = {}
 
     def run(self) -> Arrived:
         contents = self._frames.note()
         self._announced = sum(one["nbytes"] or 0 for one in contents)
         self._require_disk()
-        places, names = {}, {}
-        for number, one in enumerate(contents):
-            path = str(self._one_file(number))
-            places[f"{STREAM_PREFIX}{number}"] = path
-            names[path] = one["name"]
-        return Arrived(_with_paths(self._spec, places), self._directory, names)
+        last, readers = contents[-1]["stream"], {}
+        for one in contents:
+            stream, opening = one["stream"], self._frames.note()
+            if opening["kind"] == "pairs" and stream == last == read_once(self._spec):
+                readers[stream] = PipeEdges(self._frames, one["name"])
+            else:
+                self._take(stream, one["name"], opening)
+        spec = _with_paths(self._spec, self._places)
+        return Arrived(spec, self._directory, self._names, SentEdges(self._axes, readers))
+
+    def _take(self, stream: str, name: str, opening: dict[str, Any]) -> None:
+        path = str(self._one_file(stream.removeprefix(STREAM_PREFIX), opening["kind"]))
+        self._places[stream], self._names[path] = path, name
+        if opening["edge_axis"] is not None:
+            self._axes[path] = opening["edge_axis"]
 
     def _require_disk(self) -> None:
         free = free_disk_bytes(self._directory.path)
@@ -144,17 +176,16 @@ class _Intake:
                 remedy="free space on this disk, or choose a directory on another one",
             )
 
-    def _one_file(self, number: int) -> Path:
-        kind = self._frames.note()["kind"]
+    def _one_file(self, number: str, kind: str) -> Path:
         relative = f"{SCRATCH}/{_PLACE}/sent-{number}{_SUFFIXES[kind]}"
         file = ScratchFile(self._directory.file(relative))
         try:
-            offset = NPY_HEADER_BYTES if kind == "npy" else 0
+            offset = 0 if kind == "arrow" else NPY_HEADER_BYTES
             file.append(memoryview(bytes(offset)))
             self._copy(file)
             nbytes = file.seal() - offset
             closing = self._frames.note()
-            if kind == "npy":
+            if kind != "arrow":
                 header = memoryview(npy_header(closing, nbytes))
                 write_all(file.fd, header, 0, path=str(file.path))
         except BaseException:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -12,10 +12,23 @@ from overspill.build.array_inputs import ArrayInput, open_array, open_edge_array
 from overspill.build.pipeline import prefetched
 from overspill.build.readers import EdgeChunk, EdgeReader, Strings, open_edges, sniff_format
 from overspill.build.source import SourceFile
-from overspill.build.spec import MOST_NODES, BuildSpec, EdgeSpec, NodeSpec
+from overspill.build.spec import MOST_NODES, BuildSpec, EdgeAxis, EdgeSpec, NodeSpec
 from overspill.errors import InputError
 
 IdKind = Literal["dense", "remap", "text"]
+
+
+@dataclass(frozen=True)
+class SentEdges:
+    """What is known of edges that were, or are being, sent from memory.
+
+    Attributes:
+        axes: File -> the axis along which its edges lie, where the shape alone might not tell.
+        readers: Stream -> its reader, where it is read as it comes.
+    """
+
+    axes: Mapping[str, EdgeAxis] = field(default_factory=dict)
+    readers: Mapping[str, EdgeReader] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -103,22 +116,28 @@ class Inputs:
     nodes: dict[str, NodeInputs]
 
     @classmethod
-    def open(cls, spec: BuildSpec) -> Inputs:
+    def open(cls, spec: BuildSpec, sent: SentEdges | None = None) -> Inputs:
         """Open every input and check what can be checked without reading it.
+
+        Args:
+            spec: The build; every path is a file, or a stream that has a reader.
+            sent: What is known of those of its edges that come from memory.
 
         Raises:
             InputError: One is missing, damaged, or contradicts another.
         """
+        sent = sent or SentEdges()
         text = {name: node.ids == "text" for name, node in spec.nodes.items()}
-        sources = [[SourceFile.check(path) for path in edge.paths] for edge in spec.edges]
+        paths = [path for edge in spec.edges for path in edge.paths if path not in sent.readers]
+        files = {path: SourceFile.check(path) for path in paths}
         edges = tuple(
-            _edge_inputs(edge, files, text=(text[edge.type[0]], text[edge.type[2]]))
-            for edge, files in zip(spec.edges, sources, strict=True)
+            _edge_inputs(edge, files, sent, text=(text[edge.type[0]], text[edge.type[2]]))
+            for edge in spec.edges
         )
         snap = {
             name
-            for edge, files in zip(spec.edges, sources, strict=True)
-            if any(sniff_format(source) == "snap" for source in files)
+            for edge in spec.edges
+            if any(sniff_format(files[path]) == "snap" for path in edge.paths if path in files)
             for name in (edge.type[0], edge.type[2])
         }
         nodes = {
@@ -202,8 +221,17 @@ def _holds_text(name: str, spec: NodeSpec, edges: tuple[EdgeInputs, ...]) -> boo
     return text
 
 
-def _edge_inputs(spec: EdgeSpec, files: list[SourceFile], *, text: tuple[bool, bool]) -> EdgeInputs:
-    readers = tuple(open_edges(source, spec, text=text) for source in files)
+def _edge_inputs(
+    spec: EdgeSpec, files: Mapping[str, SourceFile], sent: SentEdges, *, text: tuple[bool, bool]
+) -> EdgeInputs:
+    readers = tuple(
+        sent.readers[path]
+        if path in sent.readers
+        else open_edges(
+            files[path], replace(spec, edge_axis=sent.axes.get(path, spec.edge_axis)), text=text
+        )
+        for path in spec.paths
+    )
     arrays = tuple(open_edge_array(name, array, readers) for name, array in spec.arrays.items())
     return EdgeInputs(spec, readers, arrays)
 

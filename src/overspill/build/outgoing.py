@@ -89,7 +89,10 @@ class Outgoing:
         return tuple(_kind(sent) for sent in self._sent)
 
     def send(self, outlet: Outlet, edge_axes: Mapping[str, int | None]) -> None:
-        """Send everything, in the order in which it was added.
+        """Send everything: first what is at hand, then iterators in the order of their adding.
+
+        So edges from an iterator come last where all else is arrays, and need not be kept by the
+        process that reads them.
 
         Args:
             outlet: Where to.
@@ -100,9 +103,11 @@ class Outgoing:
             BaseException: Of a caller's iterator, as it is; the process is told that no more comes.
         """
         try:
-            outlet.put(note([{"name": s.name, "nbytes": _nbytes(s.value)} for s in self._sent]))
-            for number, sent in enumerate(self._sent):
-                self._send_one(outlet, sent, edge_axes.get(f"{STREAM_PREFIX}{number}"))
+            streams = {f"{STREAM_PREFIX}{number}": sent for number, sent in enumerate(self._sent)}
+            order = sorted(streams, key=lambda stream: isinstance(streams[stream].value, Several))
+            outlet.put(note([_announced(stream, streams[stream]) for stream in order]))
+            for stream in order:
+                self._send_one(outlet, streams[stream], edge_axes.get(stream))
         except UnwantedError:
             raise
         except BaseException:
@@ -121,7 +126,7 @@ class Outgoing:
             else:
                 payload = row_payload(value, sent.name, prepare=self._prepare)
             stack.callback(getattr(payload.pieces, "close", _nothing))
-            outlet.put(note({"kind": payload.kind}))
+            outlet.put(note({"kind": payload.kind, "edge_axis": payload.edge_axis}))
             for piece in _gathered(payload.pieces):
                 outlet.put(piece)
             outlet.end_stream()
@@ -160,6 +165,10 @@ def _kind(sent: _Sent) -> str:
         case Whole() if sent.edges and sent.value.array.dtype.kind in TEXT_KINDS:
             return "arrow"
     return "npy"
+
+
+def _announced(stream: str, sent: _Sent) -> dict[str, Any]:
+    return {"stream": stream, "name": sent.name, "nbytes": _nbytes(sent.value)}
 
 
 def _nbytes(value: Value) -> int | None:

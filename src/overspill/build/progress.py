@@ -47,7 +47,7 @@ class Progress:
         if self._phase is not None:
             took = time.monotonic() - self._started
             self.seconds[self._phase] = self.seconds.get(self._phase, 0.0) + took
-            self._done = self._total
+            self._done = max(self._done, self._total)  # of a total that nobody knew
             self._tell()
             self._phase = None
 

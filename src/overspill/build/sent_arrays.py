@@ -29,14 +29,17 @@ class Payload:
     """What one stream carries.
 
     Attributes:
-        kind: "npy": elements as they follow a .npy header. "arrow": an Arrow IPC stream.
+        kind: "npy": elements as they follow a .npy header. "pairs": such elements, each edge's two
+            int64 ids together. "arrow": an Arrow IPC stream.
         pieces: The bytes, each piece valid until the next is asked for.
         closing: What the bytes were; complete once the pieces are through.
+        edge_axis: Along which axis edges lie, where that is certain whatever shape comes out.
     """
 
     kind: str
     pieces: Iterator[Any]
     closing: dict[str, Any] = field(default_factory=dict)
+    edge_axis: int | None = None
 
 
 def as_array(value: Any, name: str) -> Array:
@@ -85,7 +88,8 @@ def pair_of(sources: Array, targets: Array, name: str) -> Payload:
     ends = enumerate((sources, targets))
     parts = (_converted(end, common, name, column) for column, end in ends)
     pieces = itertools.chain.from_iterable(parts)
-    return Payload("npy", pieces, npy_closing(common, (2, len(sources)), fortran=False))
+    closing = npy_closing(common, (2, len(sources)), fortran=False)
+    return Payload("npy", pieces, closing, edge_axis=1)
 
 
 def require_pair(sources: Any, targets: Any, name: str, first: int = 0) -> None:

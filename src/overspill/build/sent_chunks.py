@@ -157,7 +157,7 @@ def _edges_in_chunks(chunks: _Chunks, axis: Axis) -> Payload:
     every = filled if first is None else itertools.chain([first], filled)
     if first is None or (isinstance(first, Pair) and first.is_integer):
         closing: dict[str, Any] = {}
-        return Payload("npy", _interleaved(every, chunks, closing), closing)
+        return Payload("pairs", _interleaved(every, chunks, closing), closing, edge_axis=0)
     tables = (table for parts in every for table in _as_tables(parts, chunks.what))
     return _in_tables(tables, chunks.name)
 

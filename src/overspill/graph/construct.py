@@ -31,10 +31,13 @@ def build_dataset(
     of scratch space in `out`, 12 with edge ids, and writes the rows: 4 bytes an edge, 8 a node.
     Beyond 2**31 - 1 nodes an id takes 8 bytes. Rows that find their place out of core, those of
     edge features, of keyed node features and of renumbered nodes, are written and read back once
-    beside that, and so is everything that comes from memory. Remapping takes up to 16 bytes an edge
-    for sorted runs, as much again each time that runs are merged in groups, 8 bytes a distinct id
-    for their merge, and 8 that stay; for text, the distinct strings twice more. The memory is that
-    of a process of its own, at most `memory_limit` of anonymous memory, whatever the number of
+    beside that, and so is everything that comes from memory, at 16 bytes an edge from an iterator.
+    But integer edges from an iterator (or a list of chunks) are read as they come and stored
+    nowhere where they are needed once: those of the only edge type, with dense ids, for one layout
+    in the given order, beside features that are files or arrays. Remapping takes up to 16 bytes an
+    edge for sorted runs, as much again each time that runs are merged in groups, 8 bytes a distinct
+    id for their merge, and 8 that stay; for text, the distinct strings twice more. The memory is
+    that of a process of its own, at most `memory_limit` of anonymous memory, whatever the number of
     edges and nodes; the very first build compiles its kernels first, which takes seconds and about
     110 MiB. The same input gives the same array files, byte for byte, whatever the memory and the
     number of threads. Several builds may run at once, from threads or processes, into different
