@@ -92,7 +92,7 @@ def ids_of(array: pa.Array, where: Where) -> RawIds:
         return _strings_of(array, where)
     if types.is_decimal(array.type):
         return _whole_decimals(array, where)
-    values = array.to_numpy(zero_copy_only=False)
+    values = numbers_of(array)
     if values.dtype.kind == "f":
         return _whole_floats(values, where)
     if values.dtype == np.uint64 and len(values) and values.max() > _MOST:
@@ -106,9 +106,25 @@ def ids_of(array: pa.Array, where: Where) -> RawIds:
     return cast("Ids", values.astype(np.int64, copy=False))
 
 
+def numbers_of(array: pa.Array) -> npt.NDArray[Any]:
+    """The numbers or truth values of a column without nulls; numbers are not copied.
+
+    Arrow's own `to_numpy` imports pandas wherever that is installed: 25 MiB of memory.
+    """
+    count, first, data = len(array), array.offset, array.buffers()[1] if len(array) else None
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    if data is None:
+        return np.empty(0, dtype)
+    if types.is_boolean(array.type):
+        held = np.frombuffer(data, np.uint8, offset=first // 8)
+        bits = np.unpackbits(held, bitorder="little", count=first % 8 + count)
+        return bits[first % 8 :].view(np.bool_)
+    return np.frombuffer(data, dtype, count, first * dtype.itemsize)
+
+
 def first_null(array: pa.Array) -> int:
     """Where the first null of a column lies that has one."""
-    return int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
+    return int(np.argmax(numbers_of(array.is_null())))
 
 
 def _whole_floats(values: npt.NDArray[Any], where: Where) -> Ids:
@@ -128,7 +144,7 @@ def _whole_floats(values: npt.NDArray[Any], where: Where) -> Ids:
 
 def _whole_decimals(array: pa.Array, where: Where) -> Ids:
     try:
-        return np.asarray(array.cast(pa.int64()).to_numpy())
+        return numbers_of(array.cast(pa.int64()))
     except pa.ArrowInvalid as error:
         cells = array.to_pylist()
         place = next(n for n, cell in enumerate(cells) if not -_MOST - 1 <= int(cell) <= _MOST)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from overspill.build.arrow_ids import Where, first_null, holds_text
+from overspill.build.arrow_ids import Where, first_null, holds_text, numbers_of
 from overspill.build.table import Layout
 from overspill.errors import InputError
 
@@ -124,13 +124,13 @@ def _cells_of(array: pa.Array, layout: Layout, where: Where) -> npt.NDArray[Any]
         array = _flattened(array, int(np.prod(layout.row_shape)), where)
     if types.is_temporal(array.type):
         array = array.view(pa.int32() if array.type.bit_width == 32 else pa.int64())
-    values = array.to_numpy(zero_copy_only=False)
+    values = numbers_of(array)
     return np.asarray(values, dtype=np.dtype(layout.dtype))
 
 
 def _flattened(array: pa.Array, length: int, where: Where) -> pa.Array:
     if not types.is_fixed_size_list(array.type):
-        lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False)
+        lengths = numbers_of(pc.list_value_length(array))
         wrong = lengths != length
         if wrong.any():
             place = int(np.argmax(wrong))
