@@ -79,7 +79,7 @@ def test_a_type_that_numpy_lacks_is_told_by_its_one_field(tmp_path: Path, name: 
     source = SourceFile.check(str(tmp_path / "a.npy"))
     file = read_npy_header(source)
     assert file.type_name == name and file.dtype == bits_dtype(name)[0]
-    assert open_features(str(tmp_path / "a.npy")).type_name == name
+    assert open_features(str(tmp_path / "a.npy"), "x").type_name == name
     with pytest.raises(InputError, match=f"must be integers.*holds {name}"):
         open_edges(source, EdgeSpec(paths=(source.path,)))
 

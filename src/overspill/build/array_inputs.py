@@ -16,17 +16,13 @@ import numpy.typing as npt
 
 from overspill.build.context import BuildContext
 from overspill.build.features import open_features
+from overspill.build.fill import fill_element
 from overspill.build.finite import FiniteCheck
+from overspill.build.keyed_rows import KeyedRows
 from overspill.build.npy import NpyFile
-from overspill.build.permute import (
-    MissingPositionError,
-    RepeatedPositionError,
-    RowOutput,
-    gather_rows,
-    scatter_rows,
-)
+from overspill.build.permute import RowOutput, gather_rows, scatter_rows
 from overspill.build.pipeline import prefetched
-from overspill.build.readers import EdgeReader, RawIds, Strings
+from overspill.build.readers import EdgeReader, RawIds
 from overspill.build.row_sources import NpyRows
 from overspill.build.spec import ArraySpec
 from overspill.build.table import TableColumns
@@ -57,6 +53,9 @@ class Nodes(Protocol):
 
     def find(self, raw: RawIds) -> Ids:
         """Raw ids to node ids, -1 where there is none."""
+
+    def raw_id(self, node: int) -> str:
+        """The raw id of a node, for messages."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +108,11 @@ class ArrayInput:
         """Whether rows find their nodes by a column of ids."""
         return self.spec.key is not None
 
+    @property
+    def parts(self) -> tuple[TableColumns, ...]:
+        """The columns of each file of a table."""
+        return () if isinstance(self.source, NpyFile) else self.source.parts
+
     def files(self) -> list[tuple[str, int]]:
         """Path and size of every file."""
         if isinstance(self.source, NpyFile):
@@ -157,7 +161,7 @@ def open_array(name: str, spec: ArraySpec, *, text: bool, header: bool | None = 
         InputError: A file is missing, damaged, or holds what cannot be stored.
     """
     if not spec.columns:
-        return ArrayInput(name, spec, open_features(spec.paths[0]))
+        return ArrayInput(name, spec, open_features(spec.paths[0], name))
     if not spec.paths:
         raise InputError(
             f"array {name!r} names columns of the edge files, which hold no nodes",
@@ -165,6 +169,13 @@ def open_array(name: str, spec: ArraySpec, *, text: bool, header: bool | None = 
             remedy='say of which table: Columns("x", of="nodes.parquet", key="id")',
         )
     table = open_table(spec.paths, spec.columns, key=spec.key, text=text, header=header)
+    # A file without rows may not tell the type.
+    if spec.fill is not None and any(part.layout.known for part in table.parts):
+        try:
+            fill_element(spec.fill, table.dtype)
+        except InputError as error:
+            error.path, error.column = table.path, name
+            raise
     return ArrayInput(name, spec, table)
 
 
@@ -263,58 +274,16 @@ class _NodeArray:
 
     def by_key(self) -> dict[str, Any]:
         """Move each row to the node that its key names."""
-        fill = self._array.spec.fill
-        try:
-            result = scatter_rows(
-                self._keyed_pieces(),
-                self._output,
-                fill=fill,
-                on_progress=self._context.progress.advance,
-            )
-        except RepeatedPositionError as error:
-            raise self._repeated(error) from error
-        except MissingPositionError as error:
-            raise InputError(
-                f"{error.missing} nodes of type {self._nodes.name!r} have no row in "
-                f"{self._array.path}: the first is node {error.position}",
-                path=self._array.path,
-                column=self._array.spec.key,
-                value=str(error.position),
-                remedy="add the rows, or give fill=, a value for them",
-            ) from error
+        rows = KeyedRows(cast("TableRows", self._array.source), self._array.spec, self._nodes)
+        result = rows.scatter(
+            self._output, self._finite, on_progress=self._context.progress.advance
+        )
         told = self._told(result.record)
         told["notes"] |= {
             f"filled.{self._array.name}": result.missing,
             f"dropped.{self._array.name}": result.dropped,
         }
         return told
-
-    def _keyed_pieces(self) -> Iterator[tuple[Ids, Rows]]:
-        table = cast("TableRows", self._array.source)
-        for keys, rows, path, first in table.keyed_pieces(self._output.piece_bytes):
-            self._finite.look(rows, path=path, first_row=first)
-            positions = self._nodes.find(keys)
-            if self._array.spec.fill is None and len(positions) and int(positions.min()) < 0:
-                place = int(np.argmin(positions))
-                raise InputError(
-                    f"a row belongs to no node of type {self._nodes.name!r}",
-                    path=path,
-                    row=first + place,
-                    column=self._array.spec.key,
-                    value=keys.text(place) if isinstance(keys, Strings) else str(keys[place]),
-                    remedy="drop such rows, or give fill=, which drops and counts them",
-                )
-            yield positions, rows
-
-    def _repeated(self, error: RepeatedPositionError) -> InputError:
-        rows = "" if error.rows is None else f": rows {error.rows[0]} and {error.rows[1]}"
-        return InputError(
-            f"two rows of {self._array.path} have one key{rows} (of all files, counted from 0)",
-            path=self._array.path,
-            row=None if error.rows is None else error.rows[1],
-            column=self._array.spec.key,
-            remedy="keep one row a key",
-        )
 
     def _require_room(self, rows: int) -> None:
         if rows > self._nodes.known_count:

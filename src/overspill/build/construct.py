@@ -20,7 +20,7 @@ from typing import Any
 from overspill import __version__
 from overspill.build.context import BuildContext
 from overspill.build.directory import BuildDirectory
-from overspill.build.edge_types import EdgeType, scanned_counts
+from overspill.build.edge_types import EdgeType, require_disk_for_rows, scanned_counts
 from overspill.build.incoming import Arrived, take_in
 from overspill.build.inputs import Inputs
 from overspill.build.node_types import NodeType, no_nodes
@@ -91,12 +91,12 @@ def construct(
     progress = Progress(send)
     _require_no_memory(spec.out)
     if inputs is not None:
-        _require_disk(spec.out, inputs, plan)
+        _require_possible(spec.out, inputs, plan)
     claim = BuildDirectory(spec.out, fingerprint=fingerprint_of(spec), resume=_resumes(spec))
     with claim as directory, _taken_in(spec, directory, pipe, progress) as arrived:
         if inputs is None:
             inputs = Inputs.open(arrived.spec, arrived.edges)
-            _require_disk(spec.out, inputs, plan)
+            _require_possible(spec.out, inputs, plan)
         build = _Build(BuildContext(arrived.spec, plan, directory, progress), inputs, arrived)
         manifest = build.run(_options(spec))
     progress.end()
@@ -170,12 +170,17 @@ class _Build:
     def _count_nodes(self) -> None:
         """Find how many nodes each type has, where the first partitioning will not tell."""
         unknown = [node for node in self._nodes.values() if node.count is None]
+        ends = {end.name for edge in self._edges for end in (edge.source, edge.target)}
+        for node in unknown:
+            if node.name not in ends:
+                raise no_nodes(node.name, self._inputs.edges)
         if not unknown or len(self._edges) == 1:
             return
         held = self._context.step("numbers of nodes", self._scanned)
         for name, count in held.items():
             if not count:
                 raise no_nodes(name, self._inputs.edges)
+            require_disk_for_rows(self._context.directory.path, count - 1)
             self._nodes[name].count = count
 
     def _scanned(self) -> dict[str, int]:
@@ -255,8 +260,9 @@ def _require_no_memory(out: str) -> None:
         )
 
 
-def _require_disk(out: str, inputs: Inputs, plan: BuildPlan) -> None:
-    """Refuse at once, as far as sizes are known, what the disk would refuse after hours."""
+def _require_possible(out: str, inputs: Inputs, plan: BuildPlan) -> None:
+    """Refuse at once, as far as sizes are known, what would be refused after hours."""
+    inputs.require_edge_rows()
     needed, free = _least_disk_bytes(inputs, plan), free_disk_bytes(out)
     if needed > free:
         raise DiskRefusedError(

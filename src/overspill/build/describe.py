@@ -154,6 +154,8 @@ class _Inputs:
         by_type = edges if isinstance(edges, Mapping) else {EDGE_TYPE: edges}
         arrays = _by_type(features, "edge_features", tuple(by_type))
         columns = options.get("columns")
+        if isinstance(columns, Mapping):
+            _require_types(columns, "columns", tuple(by_type))
         return tuple(
             EdgeSpec(
                 type=_edge_name(name),
@@ -174,11 +176,11 @@ class _Inputs:
     ) -> dict[str, NodeSpec]:
         named = [end for edge in edges for end in (edge.type[0], edge.type[2])]
         counts, ids = options.get("num_nodes"), options.get("ids", "auto")
-        for given in (counts, ids):
-            named += list(given) if isinstance(given, Mapping) else []
-        typed = _is_typed(features)
-        named += list(cast("Any", features)) if typed else []
+        named += list(counts) if isinstance(counts, Mapping) else []
+        named += list(cast("Any", features)) if _is_typed(features) else []
         names = tuple(dict.fromkeys(named)) or (NODE_TYPE,)
+        if isinstance(ids, Mapping):
+            _require_types(ids, "ids", names)
         arrays = _by_type(features, "node_features", names)
         if len(names) > 1 and counts is not None and not isinstance(counts, Mapping):
             raise InputError(
@@ -210,6 +212,11 @@ class _Inputs:
 
     def _paths(self, value: object, argument: str) -> tuple[str, ...]:
         if _is_several(value):
+            if not value:
+                raise InputError(
+                    f"{argument} names no files",
+                    remedy='for no edges at all, pass numpy.empty((2, 0), "int64")',
+                )
             return tuple(
                 path for one in cast("Any", value) for path in self._matches(one, argument)
             )
@@ -273,12 +280,7 @@ def _by_type(
             remedy=f'write {argument}={{"x": "x.npy"}}',
         )
     if _is_typed(features):
-        for name in features:
-            if name not in types:
-                raise InputError(
-                    f"{argument} names the type {name!r}, which no edges have",
-                    remedy=f"one of {', '.join(map(str, types))}",
-                )
+        _require_types(features, argument, types)
         return features
     if features and len(types) > 1:
         raise InputError(
@@ -286,6 +288,15 @@ def _by_type(
             remedy=f"write {argument}={{{types[0]!r}: {{...}}}}",
         )
     return {types[0]: features} if types else {}
+
+
+def _require_types(given: Mapping[Any, Any], argument: str, types: tuple[Any, ...]) -> None:
+    for name in given:
+        if name not in types:
+            raise InputError(
+                f"{argument} names the type {name!r}, which no edges have",
+                remedy=f"one of {', '.join(map(str, types))}",
+            )
 
 
 def _edge_name(name: object) -> EdgeName:

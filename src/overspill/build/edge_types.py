@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -153,20 +154,9 @@ class EdgeType:
         for end, last in zip(ends, largest, strict=True):
             if end.count is None and blocks.edges == 0:
                 raise no_nodes(end.name, (self.inputs,))
-            self._require_disk_for_rows(end, last)
+            if end.count is None:
+                require_disk_for_rows(self._context.directory.path, last)
             end.note_largest(last)
-
-    def _require_disk_for_rows(self, end: NodeType, largest: int) -> None:
-        needed, free = 8 * (largest + 2), free_disk_bytes(self._context.directory.path)
-        if end.count is None and needed > free:
-            raise DiskRefusedError(
-                f"the largest id is {largest}, so that row pointers alone do not fit the disk",
-                path=str(self._context.directory.path),
-                errno=errno.ENOSPC,
-                needed_bytes=needed,
-                available_bytes=free,
-                remedy="build with ids='remap' where ids are sparse",
-            )
 
     def _assemble(
         self,
@@ -344,11 +334,32 @@ def scanned_counts(
     before = 0
     for edge in touched:
         ends = edge.spec.type[0], edge.spec.type[2]
-        for _, chunk, done in edge.chunks(context.plan.chunk_edges):
+        for reader, chunk, done in edge.chunks(context.plan.chunk_edges):
             for end, ids in zip(ends, (chunk.sources, chunk.targets), strict=True):
                 if end in unknown and len(ids) and not isinstance(ids, Strings):
+                    if int(ids.min()) < 0 or int(ids.max()) >= UNBOUNDED:
+                        wrong = (ids < 0) | (ids >= UNBOUNDED)
+                        raise out_of_range(reader, chunk, int(np.argmax(wrong)), (None, None))
                     largest[end] = max(largest[end], int(ids.max()))
             context.progress.reach(before + done)
         before += edge.nbytes
     for name, last in largest.items():
         yield nodes[name], last + 1
+
+
+def require_disk_for_rows(directory: Path, largest: int) -> None:
+    """Refuse a number of nodes, known from the largest id alone, whose row pointers do not fit.
+
+    Raises:
+        DiskRefusedError: It tells of remapped ids.
+    """
+    needed, free = 8 * (largest + 2), free_disk_bytes(directory)
+    if needed > free:
+        raise DiskRefusedError(
+            f"the largest id is {largest}, so that row pointers alone do not fit the disk",
+            path=str(directory),
+            errno=errno.ENOSPC,
+            needed_bytes=needed,
+            available_bytes=free,
+            remedy="build with ids='remap' where ids are sparse",
+        )

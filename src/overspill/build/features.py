@@ -8,8 +8,8 @@ from overspill.errors import InputError
 from overspill.storage.records import STORED_DTYPES
 
 
-def open_features(path: str) -> NpyFile:
-    """Check that a .npy file can become a node array.
+def open_features(path: str, name: str) -> NpyFile:
+    """Check that a .npy file can become the array of that name.
 
     Raises:
         InputError: It is damaged, has no first axis, or holds a type that cannot be stored.
@@ -19,9 +19,16 @@ def open_features(path: str) -> NpyFile:
         raise InputError(
             f"{path} holds {file.type_name}, which no array file can store",
             path=path,
+            column=name,
             value=str(file.dtype),
             remedy=f"convert it to one of {', '.join(STORED_DTYPES)}",
         )
     if not file.shape:
-        raise InputError(f"{path} is a single number, not one row a node", path=path, value="()")
+        raise InputError(
+            f"{path} is a single number, not rows",
+            path=path,
+            column=name,
+            value="()",
+            remedy="give an array whose first axis counts the nodes, or the edges",
+        )
     return file

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from overspill.build.spec import NonFinite
 from overspill.errors import InputError
+from overspill.storage.records import STORED_DTYPES
 
 # Exponent bits that are all ones in numbers that are not finite; e4m3fn has no infinity.
 _EXPONENTS = {"bfloat16": 0x7F80, "float8_e5m2": 0x7C, "float8_e4m3fn": 0x7F}
@@ -64,9 +65,18 @@ class FiniteCheck:
                 path=path,
                 row=first_row + (first_item + place) // self._items,
                 column=self._name,
-                value=str(rows.reshape(-1)[place]) if self._dtype not in _EXPONENTS else "NaN",
+                value=self._told(rows.reshape(-1)[place]),
                 remedy="clean the array, or say non_finite='keep', which counts them",
             )
+
+    def _told(self, number: Any) -> str:
+        exponent = _EXPONENTS.get(self._dtype)
+        if exponent is None:
+            return str(number)
+        code, sign = int(number), 1 << 8 * STORED_DTYPES[self._dtype][1] - 1
+        if self._dtype == "float8_e4m3fn" or code & (sign - 1) != exponent:
+            return "nan"
+        return "-inf" if code & sign else "inf"
 
     def _wrong(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.bool_] | None:
         exponent = _EXPONENTS.get(self._dtype)

@@ -146,6 +146,17 @@ class Inputs:
         }
         return cls(edges, nodes)
 
+    def require_edge_rows(self) -> None:
+        """Refuse arrays that have not one row an edge, as far as can be told without reading.
+
+        Raises:
+            InputError: It names the file and both numbers.
+        """
+        for edge in self.edges:
+            if all(reader.count is not None for reader in edge.readers):
+                for array in edge.arrays:
+                    array.require_rows(edge.least_edges, "one an edge is needed", of="edge")
+
     def sources(self) -> list[tuple[str, int]]:
         """Path and size of every input, in order."""
         found = [(reader.path, reader.nbytes) for edge in self.edges for reader in edge.readers]
@@ -191,6 +202,8 @@ def _node_inputs(
 ) -> NodeInputs:
     text = _holds_text(name, spec, edges)
     arrays = tuple(open_array(key, array, text=text) for key, array in spec.arrays.items())
+    for array in arrays:
+        _require_keys(array, name, text, edges)
     count, known_from = _known_nodes(spec, arrays)
     remap = spec.ids == "remap" or (spec.ids == "auto" and snap and count is None)
     kind: IdKind = "text" if text else "remap" if remap else "dense"
@@ -219,6 +232,21 @@ def _holds_text(name: str, spec: NodeSpec, edges: tuple[EdgeInputs, ...]) -> boo
             remedy="leave ids out: text is remapped",
         )
     return text
+
+
+def _require_keys(array: ArrayInput, name: str, text: bool, edges: tuple[EdgeInputs, ...]) -> None:
+    """Refuse keys that are text where ids are integers, and the other way."""
+    if not any(edge.readers for edge in edges if name in (edge.spec.type[0], edge.spec.type[2])):
+        return  # nothing tells yet: they are still to come
+    for part in array.parts if array.keyed else ():
+        if part.layout.known and part.count != 0 and part.key_text != text:
+            kinds = ("text", "integers") if text else ("integers", "text")
+            raise InputError(
+                f"ids of node type {name!r} are {kinds[0]}, the keys of {part.path} {kinds[1]}",
+                path=part.path,
+                column=array.spec.key,
+                remedy="save both as one kind, or say ids='text' where both are CSV",
+            )
 
 
 def _edge_inputs(

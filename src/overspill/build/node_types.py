@@ -21,7 +21,9 @@ from overspill.build.readers import RawIds, Strings
 from overspill.build.renumber import Renumbering
 from overspill.build.text_ids import TextIdRecords, TextTranslator, store_distinct_strings
 from overspill.errors import FormatError, InputError
+from overspill.storage.arrays import map_array
 from overspill.storage.records import FileRecord
+from overspill.storage.texts import StoredTexts
 from overspill.storage.type_records import NodeTypeRecord
 
 Ids = npt.NDArray[np.int64]
@@ -141,10 +143,7 @@ class NodeType:
         if self._translator is not None:
             ids = self._translator.find(raw)  # type: ignore[arg-type]
         elif isinstance(raw, Strings):
-            raise InputError(
-                f"ids of node type {self.name!r} are integers, the key column holds text",
-                remedy="save both as one kind",
-            )
+            raise FormatError(f"keys of type {self.name!r} turned out to be text")
         else:
             ids = np.where((raw >= 0) & (raw < self.known_count), raw, -1)
         if self._renumbering is None:
@@ -152,6 +151,18 @@ class NodeType:
         known = ids >= 0
         ids[known] = self._renumbering.translate(ids[known])
         return ids
+
+    def raw_id(self, node: int) -> str:
+        """The raw id of a node, for messages."""
+        place, held, path = node, self._records, self._context.directory.path
+        if "original" in held:
+            place = int(map_array(path / held["original"].path, held["original"])[1][node])
+        if "data" in held:
+            texts = StoredTexts(path, {"offsets": held["offsets"], "data": held["data"]})
+            return texts.read(*texts.spans(np.array([place]))).tobytes().decode("utf-8", "replace")
+        if "ids" in held:
+            place = int(map_array(path / held["ids"].path, held["ids"])[1][place])
+        return str(place)
 
     def renumber(self, renumbered: FileRecord, original: FileRecord) -> None:
         """From now on, nodes have other numbers."""
@@ -205,7 +216,8 @@ class NodeType:
 
 def no_nodes(name: str, edges: tuple[EdgeInputs, ...]) -> InputError:
     """The error of a type without any id and without a number of nodes."""
-    paths = [reader.path for edge in edges for reader in edge.readers]
+    touching = [edge for edge in edges if name in (edge.spec.type[0], edge.spec.type[2])]
+    paths = [reader.path for edge in touching for reader in edge.readers]
     return InputError(
         f"there are no edges, and nothing says how many nodes of type {name!r} there are",
         path=paths[0] if paths else None,

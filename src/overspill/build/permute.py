@@ -166,6 +166,7 @@ class _Gather:
             behind: Behind[None] = stack.enter_context(closing(Behind("overspill-rows")))
             with closing(_RowsInOrder(self._source, output)) as rows:
                 held = rows.take(0, self._source.count, self._buffer(self._source.count))
+                rows.read_on()
             for ids in self._pieces(index):
                 out = next(outs)[: len(ids)]
                 take_rows(held, ids.astype(np.int64), 0, out)
@@ -210,6 +211,7 @@ class _Gather:
                     elements = out.reshape(-1).view(np.uint8).view(dtype)
                     rows_out = elements.reshape(len(pairs), *self._output.shape[1:])
                     yield pairs[:, 0].astype(np.int64), rows_out
+            rows.read_on()
 
     def _buckets(
         self, blocks: Blocks, base: int, shift: int, last: int, level: int
@@ -279,6 +281,11 @@ class _RowsInOrder:
                 out[begin - first : end - first] = self._held[begin - self._at : end - self._at]
             self._held, self._at = self._held[end - self._at :], end
         return out[: last - first]
+
+    def read_on(self) -> None:
+        """Read what nobody wanted, as a source may count its rows, or look at each of them."""
+        for _ in self._pieces:
+            pass
 
     def close(self) -> None:
         """End the source's iterator."""

@@ -42,6 +42,21 @@ class ArraySpec:
     key: str | None = None
     fill: float | int | bool | None = None
 
+    def __post_init__(self) -> None:
+        _fix(self, fill=_plain_number(self.fill))
+        if self.fill is not None and not isinstance(self.fill, int | float):
+            raise InputError(
+                f"the fill value {self.fill!r} is not a number",
+                value=repr(self.fill),
+                remedy="give a number or a truth value, or leave fill out",
+            )
+        if self.fill is not None and self.key is None:
+            raise InputError(
+                f"fill={self.fill!r} without a key: rows that go by their order have no gaps",
+                value=repr(self.fill),
+                remedy="give key=, the column of node ids, or leave fill out",
+            )
+
 
 @dataclass(frozen=True, kw_only=True)
 class EdgeSpec:
@@ -235,6 +250,11 @@ def plain_integer(value: Any) -> Any:
         return operator.index(value)
     except TypeError:  # an array has the method too
         return value
+
+
+def _plain_number(value: Any) -> Any:
+    """A number of any library as Python's own; everything else as it is, to be refused."""
+    return value.item() if getattr(value, "shape", None) == () else value
 
 
 def _two_names(columns: Any) -> tuple[str, str] | None:
