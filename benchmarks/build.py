@@ -60,8 +60,8 @@ def opened(directory: Path, nbytes: int | None = None) -> Iterator[list[Case]]:
     require_disk(directory, 90 * edges)
     place.mkdir()
     try:
-        uniform = _write_edges(place / "uniform.npy", edges, nodes, _uniform)
-        skewed = _write_edges(place / "skewed.npy", edges, nodes, _skewed)
+        uniform = write_edges(place / "uniform.npy", edges, nodes, uniform_ids)
+        skewed = write_edges(place / "skewed.npy", edges, nodes, _skewed)
         parquet = _write_parquet(place / "uniform.parquet", uniform)
         yield [
             _case(place, "npy", uniform, (edges, nodes), skewed=skewed),
@@ -75,7 +75,7 @@ def _case(
     place: Path, kind: str, source: Path, size: tuple[int, int], *, skewed: Path | None = None
 ) -> Case:
     edges, nodes = size
-    ours = partial(_ours, place, edges=edges, nodes=nodes)
+    ours = partial(limited_build, place, edges=edges, nodes=nodes)
     contenders = [ours(OURS, source), ours("overspill, input order in rows", source, sort=False)]
     targets: list[SpeedTarget | Bound] = [Bound(of=OURS, figure="peak anonymous MiB", at_most=400)]
     if skewed is not None:
@@ -89,9 +89,7 @@ def _case(
             continue
         contenders.append(_peer(place, name, source, nodes))
         targets.append(SpeedTarget(of=OURS, against=name, at_least=3 if kind == "npy" else 2))
-    # Two ids an edge are set aside; the rows are one id an edge and one number a node.
-    spool, rows = 8 * edges, 4 * edges + 8 * (nodes + 1)
-    contenders.append(_plain(place, source, spool, rows))
+    contenders.append(plain_copy(place, source, *moved_bytes(edges, nodes)))
     targets.append(SpeedTarget(of=OURS, against=PLAIN, at_least=1 / 1.6))
     return Case(
         name=f"build {edges:,} edges, {nodes:,} nodes from {kind}",
@@ -103,9 +101,15 @@ def _case(
     )
 
 
-def _ours(
+def moved_bytes(edges: int, nodes: int) -> tuple[int, int]:
+    """What a build sets aside, two ids an edge, and its rows: an id an edge, a number a node."""
+    return 8 * edges, 4 * edges + 8 * (nodes + 1)
+
+
+def limited_build(
     place: Path, name: str, source: Path, *, edges: int, nodes: int, sort: bool = True
 ) -> Contender:
+    """A build of ours in a group of 1 GiB, of an edge file that is not cached."""
     out = place / "out"
     script = _CALL.format(sort=sort)
 
@@ -156,7 +160,8 @@ def _resident(used: resource.struct_rusage) -> float:
     return used.ru_maxrss / 1024
 
 
-def _plain(place: Path, source: Path, spool: int, rows: int) -> Contender:
+def plain_copy(place: Path, source: Path, spool: int, rows: int) -> Contender:
+    """The source read, so many bytes set aside, read again, and as many as the rows written."""
     out = place / "out"
     aside = out / "aside"
 
@@ -207,7 +212,8 @@ def _sync(directory: Path) -> None:
 Draw = Callable[[np.random.Generator, int, int], Any]
 
 
-def _uniform(random: np.random.Generator, count: int, nodes: int) -> Any:
+def uniform_ids(random: np.random.Generator, count: int, nodes: int) -> Any:
+    """Ids of which each is as likely."""
     return random.integers(0, nodes, count)
 
 
@@ -219,10 +225,11 @@ def _skewed(random: np.random.Generator, count: int, nodes: int) -> Any:
     return targets
 
 
-def _write_edges(path: Path, edges: int, nodes: int, draw: Draw) -> Path:
+def write_edges(path: Path, edges: int, nodes: int, draw: Draw) -> Path:
+    """A (2, E) file of int64: uniform sources, and targets by a rule."""
     random = np.random.default_rng(1)
     held = np.lib.format.open_memmap(path, mode="w+", dtype=np.int64, shape=(2, edges))
-    for row, rule in enumerate((_uniform, draw)):
+    for row, rule in enumerate((uniform_ids, draw)):
         for first in range(0, edges, _CHUNK_EDGES):
             part = held[row, first : first + _CHUNK_EDGES]
             part[:] = rule(random, len(part), nodes)

@@ -65,6 +65,18 @@ class Bound:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Alike:
+    """A figure that all of `of` report: its largest is at most `within` above its smallest."""
+
+    of: tuple[str, ...]
+    figure: str
+    within: float
+
+
+Target = SpeedTarget | Bound | Alike
+
+
+@dataclass(frozen=True, kw_only=True)
 class Case:
     """Contenders that do the same work.
 
@@ -81,7 +93,7 @@ class Case:
     contenders: Sequence[Contender]
     baseline: str
     limit: str | None = None
-    targets: Sequence[SpeedTarget | Bound] = ()
+    targets: Sequence[Target] = ()
     absent: Sequence[str] = ()
 
 
@@ -167,8 +179,16 @@ def figure(rounds: Sequence[Round], *, of: str, name: str) -> Spread:
     return spread([one[of].figures[name] for one in rounds])
 
 
-def is_met(rounds: Sequence[Round], target: SpeedTarget | Bound) -> bool:
+def excess(rounds: Sequence[Round], *, of: Sequence[str], name: str) -> Spread:
+    """By what share the largest of their figures exceeds the smallest, round by round."""
+    held = [[one[contender].figures[name] for contender in of] for one in rounds]
+    return spread([max(figures) / min(figures) - 1 for figures in held])
+
+
+def is_met(rounds: Sequence[Round], target: Target) -> bool:
     """Whether the median reaches the target."""
+    if isinstance(target, Alike):
+        return excess(rounds, of=target.of, name=target.figure).median <= target.within
     if isinstance(target, Bound):
         return figure(rounds, of=target.of, name=target.figure).median <= target.at_most
     return speed_ratio(rounds, of=target.of, against=target.against).median >= target.at_least

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import (
+    Alike,
     Bound,
     Contender,
     Result,
-    SpeedTarget,
     Spread,
+    Target,
+    excess,
     figure,
     is_met,
     speed_ratio,
@@ -65,8 +67,14 @@ def _figures(result: Result, contender: Contender) -> str:
     return f"{contender.name}: {', '.join(told)}"
 
 
-def _judged(result: Result, target: SpeedTarget | Bound) -> str:
+def _judged(result: Result, target: Target) -> str:
     word = "met   " if is_met(result.rounds, target) else "MISSED"
+    if isinstance(target, Alike):
+        got = excess(result.rounds, of=target.of, name=target.figure)
+        return (
+            f"{word} {'; '.join(target.of)}: {target.figure} apart by {_short(got)} of the least, "
+            f"at most {target.within:g}"
+        )
     if isinstance(target, Bound):
         got = figure(result.rounds, of=target.of, name=target.figure)
         return f"{word} {target.of}: {target.figure} {_short(got)}, at most {target.at_most:g}"

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from benchmarks.harness import (
+    Alike,
     Bound,
     Case,
     Contender,
@@ -13,6 +14,7 @@ from benchmarks.harness import (
     Sample,
     SpeedTarget,
     Spread,
+    excess,
     figure,
     is_met,
     run_case,
@@ -171,3 +173,14 @@ def test_bounds_are_judged_by_the_median(at_most: float, met: bool) -> None:
     rounds: list[Round] = [{"ours": Sample(1, {"bytes": value})} for value in (5, 100, 1)]
     assert figure(rounds, of="ours", name="bytes") == Spread(5, 1, 100)
     assert is_met(rounds, Bound(of="ours", figure="bytes", at_most=at_most)) is met
+
+
+@pytest.mark.parametrize(("within", "met"), [(0.19, False), (0.2, True), (0.3, True)])
+def test_figures_that_are_to_be_alike_are_compared_within_a_round(within: float, met: bool) -> None:
+    figures = [(10, 12, 11), (20, 20, 20), (100, 50, 75)]
+    rounds: list[Round] = [
+        {name: Sample(1, {"bytes": value}) for name, value in zip("abc", held, strict=True)}
+        for held in figures
+    ]
+    assert excess(rounds, of="abc", name="bytes") == Spread(pytest.approx(0.2), 0, 1)
+    assert is_met(rounds, Alike(of=("a", "b"), figure="bytes", within=within + 1e-9)) is met

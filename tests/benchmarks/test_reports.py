@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.harness import Bound, Case, Contender, Result, Sample, SpeedTarget
+from benchmarks.harness import Alike, Bound, Case, Contender, Result, Sample, SpeedTarget
 from benchmarks.report import rendered, write_json
 
 
@@ -21,11 +21,16 @@ def result() -> Result:
             SpeedTarget(of="ours", against="peer", at_least=2),
             SpeedTarget(of="ours", against="bare", at_least=1),
             Bound(of="ours", figure="bytes", at_most=10),
+            Alike(of=("ours", "peer"), figure="bytes", within=0.1),
         ],
         absent=["another"],
     )
     rounds = [
-        {"ours": Sample(0.5, {"bytes": 9}), "peer": Sample(seconds), "bare": Sample(0.25)}
+        {
+            "ours": Sample(0.5, {"bytes": 9}),
+            "peer": Sample(seconds, {"bytes": 12}),
+            "bare": Sample(0.25),
+        }
         for seconds in (1.0, 2.0, 1.5)
     ]
     return Result(case, rounds, 2)
@@ -43,6 +48,7 @@ def test_a_table_says_rates_ratios_figures_and_targets() -> None:
     assert "met    ours: 3 (2 to 4) times the speed of peer, at least 2" in text
     assert "MISSED ours: 0.5 times the speed of bare, at least 1" in text
     assert "met    ours: bytes 9, at most 10" in text
+    assert "MISSED ours; peer: bytes apart by 0.333 of the least, at most 0.1" in text
 
 
 def test_a_small_ratio_is_not_rounded_away() -> None:
@@ -62,7 +68,7 @@ def test_json_holds_every_round_and_the_machine(tmp_path: Path) -> None:
     held = json.loads(path.read_text())
     assert held["machine"] == {"cpus": 2, "read-ahead KiB": None}
     first, second = held["cases"]
-    assert first["rounds"][1]["peer"] == {"seconds": 2.0}
+    assert first["rounds"][1]["peer"] == {"seconds": 2.0, "bytes": 12}
     assert first["rounds"][0]["ours"] == {"seconds": 0.5, "bytes": 9}
-    assert [one["met"] for one in first["targets"]] == [True, False, True]
+    assert [one["met"] for one in first["targets"]] == [True, False, True, False]
     assert second["rounds"] == [] and not any(one["met"] for one in second["targets"])

@@ -53,7 +53,7 @@ def run_build(
 
     Args:
         spec: What to build.
-        streams: What `spec` names as streams; sent in this thread before anything else is done. An
+        streams: What `spec` names as streams; sent in this thread, as the build takes it in. An
             error of a caller's iterator comes out as it is, once the build has been undone.
         on_event: Called in this thread with each event: "plan" (sizes, projected and allowed
             bytes), "progress" (phase, done, total, unit) and at last "summary".
