@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from naive import TINY, build_here
@@ -385,3 +387,13 @@ def test_an_output_directory_in_use(tmp_path: Path, held: str) -> None:
 def test_a_wrong_id_says_what_to_do(tmp_path: Path, cell: str, told: str) -> None:
     error = refused(tmp_path, text(tmp_path / "e.csv", f"src,dst\n1,{cell}\n"), num_nodes=9)
     assert told in (error.remedy or "")
+
+
+def test_integers_are_no_text(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"src": [7, 8], "dst": [1, 2]}), tmp_path / "e.parquet")
+    error = refused(tmp_path, tmp_path / "e.parquet", ids="text")
+    assert error.path == str(tmp_path / "e.parquet") and "integers" in str(error)
+    none = pa.table({"src": pa.array([], pa.int64()), "dst": pa.array([], pa.int64())})
+    pq.write_table(none, tmp_path / "none.parquet")
+    build_here(tmp_path / "out", edges=tmp_path / "none.parquet", ids="text", num_nodes=0)
+    assert (tmp_path / "out" / "manifest.json").exists()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+import scipy.sparse
 
 from overspill.build.conversation import UnwantedError
 from overspill.build.npy import bits_dtype
@@ -544,3 +545,10 @@ def test_arrays_alone_need_no_pyarrow() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert found.stdout.strip() == "[]"
+
+
+def test_a_sparse_matrix_is_told_what_to_pass() -> None:
+    matrix = scipy.sparse.coo_matrix(np.eye(3))
+    with pytest.raises(InputError, match="sparse matrix") as caught:
+        Outgoing().add(matrix, what="edges")
+    assert "coo.row, coo.col" in str(caught.value.remedy)

@@ -13,6 +13,13 @@ from overspill.errors import InputError
 from overspill.settings import settings
 
 
+class _Lazy:
+    """A query that was not run, as polars has it."""
+
+    def collect(self) -> None:
+        """Run it."""
+
+
 def test_a_spec_travels_as_one_line(tmp_path: Path) -> None:
     spec = describe_build(
         tmp_path / "out\nwith a break",
@@ -43,6 +50,13 @@ def test_patterns_match_in_sorted_order(tmp_path: Path) -> None:
     assert names == ["a.csv", "b.csv", "d[1].csv"]
     exact = describe_build("o", edges=[tmp_path / "d[1].csv", tmp_path / "c.txt"])
     assert [Path(path).name for path in exact.edges[0].paths] == ["d[1].csv", "c.txt"]
+
+
+def test_a_set_of_files_is_in_sorted_order() -> None:
+    names = [f"{number:02}.csv" for number in range(40)]
+    for files in (set(names), frozenset(map(Path, names))):
+        [edges] = describe_build("o", edges=files).edges
+        assert [Path(path).name for path in edges.paths] == names
 
 
 def test_a_pattern_without_a_match_is_an_error(tmp_path: Path) -> None:
@@ -118,6 +132,10 @@ def test_wrong_options_are_refused(options: dict[str, object]) -> None:
         ({"memory_limit": 1.5}, "memory_limit=1.5 is not a size"),
         ({"memory_limit": "lots"}, "memory_limit='lots' is not a size"),
         ({"columns": "from,to"}, "columns='from,to' is not two names"),
+        ({"columns": (0, 1)}, "0 is no name.*without a header"),
+        ({"edges": [(0, 1), (1, 2), (2, 0)]}, "edges is a builtins tuple.*numpy.array"),
+        ({"edges": ["e.npy", [(0, 1)]]}, "edges is a builtins list.*numpy.array"),
+        ({"edges": _Lazy()}, "edges is a test_spec _Lazy.*\\.collect\\(\\)"),
         ({"overwrite": True}, "a build has no option 'overwrite'.*one of num_nodes"),
     ],
 )

@@ -217,9 +217,10 @@ class _Inputs:
                     f"{argument} names no files",
                     remedy='for no edges at all, pass numpy.empty((2, 0), "int64")',
                 )
-            return tuple(
-                path for one in cast("Any", value) for path in self._matches(one, argument)
-            )
+            several = cast("Any", value)
+            if isinstance(value, set | frozenset):  # whose order is another in each process
+                several = sorted(several, key=str)
+            return tuple(path for one in several for path in self._matches(one, argument))
         return tuple(self._matches(value, argument))
 
     def _matches(self, pattern: object, argument: str) -> list[str]:
@@ -326,11 +327,19 @@ def _absolute(path: object, argument: str) -> str:
                 remedy="check how the path was put together",
             )
         return str(Path.cwd() / Path(path).expanduser())
-    if hasattr(path, "__array__"):
-        remedy = f'save it and pass the path: numpy.save("{argument.split("[")[0]}.npy", array)'
-    else:
-        remedy = "pass the path of a file"
-    raise InputError(f"{argument} is a {_kind(path)}, not the path of a file", remedy=remedy)
+    raise InputError(
+        f"{argument} is a {_kind(path)}, not the path of a file", remedy=_remedy(path, argument)
+    )
+
+
+def _remedy(value: object, argument: str) -> str:
+    if hasattr(value, "__array__"):
+        return f'save it and pass the path: numpy.save("{argument.split("[")[0]}.npy", array)'
+    if hasattr(value, "collect"):
+        return "have it computed first: .collect()"
+    if isinstance(value, list | tuple):
+        return "make it one array: numpy.array(...); of edges, with the shape (2, E) or (E, 2)"
+    return "pass the path of a file, an array or a table" if argument != "out" else "pass a path"
 
 
 def _kind(value: object) -> str:

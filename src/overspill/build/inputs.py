@@ -225,6 +225,12 @@ def _holds_text(name: str, spec: NodeSpec, edges: tuple[EdgeInputs, ...]) -> boo
             remedy="save them as one kind",
         )
     text = True in found
+    if spec.ids == "text" and not text and found and found[False].count != 0:
+        raise InputError(
+            f"ids='text' for node type {name!r}, whose ids are integers",
+            path=found[False].path,
+            remedy="leave ids='text' out, or give the ids as strings",
+        )
     if text and spec.ids == "dense":
         raise InputError(
             f"ids='dense' for node type {name!r}, whose ids are text",

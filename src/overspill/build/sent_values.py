@@ -93,6 +93,12 @@ def recognise(value: Any, name: str, *, edges: bool, prepare: Prepare) -> Value 
         return Several(_slices(value, edges=edges))
     if _offers(value, ("__array__", "__dlpack__")):
         return Whole(as_array(value, name))
+    if hasattr(value, "tocoo"):
+        raise InputError(
+            f"{name} is a sparse matrix",
+            path=name,
+            remedy="pass its coordinates: coo = matrix.tocoo(); (coo.row, coo.col)",
+        )
     if isinstance(value, Iterable) and not isinstance(value, Mapping | set | frozenset):
         return Several(value)
     return None

@@ -266,6 +266,12 @@ def _two_names(columns: Any) -> tuple[str, str] | None:
             f"columns={columns!r} is not two names: of the sources and of the targets",
             remedy='write columns=("src", "dst")',
         )
+    for name in names:
+        if not isinstance(name, str):
+            raise InputError(
+                f"columns={columns!r}: {name!r} is no name",
+                remedy='columns of CSV files without a header are called "0", "1" and so on',
+            )
     return names[0], names[1]
 
 
