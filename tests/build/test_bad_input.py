@@ -397,3 +397,9 @@ def test_integers_are_no_text(tmp_path: Path) -> None:
     pq.write_table(none, tmp_path / "none.parquet")
     build_here(tmp_path / "out", edges=tmp_path / "none.parquet", ids="text", num_nodes=0)
     assert (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_ends_of_two_kinds_name_their_columns(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"src": [7, 8], "dst": ["a", "b"]}), tmp_path / "e.parquet")
+    error = refused(tmp_path, tmp_path / "e.parquet")
+    assert error.column == "dst" and "integers in column 'src'" in str(error)

@@ -213,16 +213,19 @@ def _node_inputs(
 def _holds_text(name: str, spec: NodeSpec, edges: tuple[EdgeInputs, ...]) -> bool:
     """Whether a type's ids are text; all files must agree."""
     found: dict[bool, EdgeReader] = {}
+    columns: dict[bool, str] = {}
     for edge in edges:
         for place, end in enumerate((edge.spec.type[0], edge.spec.type[2])):
             if end == name:
                 found.update({reader.text[place]: reader for reader in edge.readers})
+                columns.update({held.text[place]: held.columns[place] for held in edge.readers})
     if len(found) == 2:
         raise InputError(
-            f"ids of node type {name!r} are text in {found[True].path} and integers in "
-            f"{found[False].path}",
+            f"ids of node type {name!r} are text in column {columns[True]!r} of "
+            f"{found[True].path} and integers in column {columns[False]!r} of {found[False].path}",
             path=found[True].path,
-            remedy="save them as one kind",
+            column=columns[True],
+            remedy="save them as one kind; or are they of two node types?",
         )
     text = True in found
     if spec.ids == "text" and not text and found and found[False].count != 0:
