@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from naive import read_built, require_naive
 from overspill.build import describe_build, run_build
+from overspill.build.describe import Columns
 from overspill.build.directory import MARKER_NAME
 from overspill.build.wire import decode_error, encode_error, name_error
 from overspill.errors import (
@@ -63,16 +66,22 @@ def test_events_and_summary(tmp_path: Path, edges: Path) -> None:
     assert summary["projected_bytes"] <= summary["allowed_bytes"] == 300 << 20
 
 
-@pytest.mark.parametrize("kind", ["npy", "csv"])
+@pytest.mark.parametrize("kind", ["npy", "csv", "parquet"])
 def test_the_process_imports_no_torch_and_only_what_it_uses(
     tmp_path: Path, edges: Path, kind: str
 ) -> None:
     if kind == "csv":
         edges = tmp_path / "e.csv"
         edges.write_text("src,dst\n0,1\n")
-    modules = run_build(describe_build(tmp_path / "out", edges=edges))["modules"]
-    assert not {"torch", "torch_geometric", "tqdm", "hypothesis"} & set(modules)
-    assert ("pyarrow" in modules) == (kind == "csv")
+    options: dict[str, Any] = {"edges": edges}
+    if kind == "parquet":
+        options["edges"] = tmp_path / "e.parquet"
+        columns = {"src": [0, 1], "dst": [1, 1], "b": [True, False], "x": [[1.5], [2.5]]}
+        pq.write_table(pa.table(columns), options["edges"])
+        options["edge_features"] = {name: Columns(name) for name in ("b", "x")}
+    modules = run_build(describe_build(tmp_path / "out", **options))["modules"]
+    assert not {"torch", "torch_geometric", "tqdm", "hypothesis", "pandas"} & set(modules)
+    assert ("pyarrow" in modules) == (kind != "npy")
 
 
 def test_an_error_arrives_as_the_same_type_with_its_fields(tmp_path: Path, edges: Path) -> None:

@@ -77,3 +77,13 @@ def test_threads_share_the_same_memory(limit_mib: int) -> None:
 def test_threads_are_the_usable_processors_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("overspill.build.plan.usable_cpus", lambda: 3)
     assert plan(1 << 40).threads == 3
+
+
+def test_what_readers_hold_is_counted_beyond_what_always_is() -> None:
+    def projected(reading: int) -> int:
+        return plan_build(
+            base_bytes=60 * MIB, available_bytes=1 << 40, limit_bytes=None, reading_bytes=reading
+        ).projected_bytes
+
+    assert projected(10 * MIB) == projected(0)
+    assert projected(216 * MIB) == projected(0) + 200 * MIB

@@ -18,6 +18,7 @@ from overspill.build.incoming import pipe_of, without_streams
 from overspill.build.inputs import Inputs
 from overspill.build.plan import plan_build
 from overspill.build.progress import Event
+from overspill.build.reading import reading_bytes
 from overspill.build.spec import BuildSpec
 from overspill.build.warming import warm_kernels
 from overspill.build.wire import encode_error, name_error
@@ -52,6 +53,7 @@ def main() -> int:
                 available_bytes=available_memory_bytes(),
                 limit_bytes=spec.memory_limit_bytes,
                 threads=spec.threads,
+                reading_bytes=reading_bytes(inputs),
             )
             send({"event": "plan", **asdict(plan)})
             summary = construct(

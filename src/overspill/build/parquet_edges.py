@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow.parquet as pq
+from pyarrow import types
 
 from overspill.build.arrow_tables import ArrowTable, Batches, arrow_errors, keep_arrow_small
 from overspill.build.source import SourceFile
@@ -23,6 +24,9 @@ from overspill.build.table import TableEdges, pick_columns
 _BUFFER_BYTES = 192 << 10
 _MOST_ROWS = 1 << 14
 _BATCH_BYTES = 1 << 22
+_PAGE_BYTES = 1 << 20
+# Arrow's batches have each a copy; four are alive, one is made of a page.
+_DICTIONARIES = 6
 
 
 class ParquetTable(ArrowTable):
@@ -32,6 +36,25 @@ class ParquetTable(ArrowTable):
         with source.opened() as file, arrow_errors(source.path, "Parquet"):
             opened = _open(file)
             super().__init__(source, opened.schema_arrow, opened.metadata.num_rows)
+
+    def page_bytes(self, columns: Sequence[str]) -> int:
+        """Memory of a page of each column, with its dictionary, or of a whole dictionary.
+
+        A column that is written as a dictionary comes with all that its row group holds.
+        """
+        with self._source.opened() as file, arrow_errors(self.path, "Parquet"):
+            metadata = _open(file).metadata
+        total = 0
+        for place in _places(metadata, columns):
+            groups = range(metadata.num_row_groups)
+            chunks = [metadata.row_group(n).column(place) for n in groups]
+            largest = max((chunk.total_uncompressed_size for chunk in chunks), default=0)
+            name = metadata.schema.column(place).path.split(".")[0]
+            if types.is_dictionary(self._schema.field(name).type):
+                total += _DICTIONARIES * max(map(_dictionary_bytes, chunks), default=0)
+            # The page, what it was inflated from, and half of a dictionary.
+            total += min(largest, _PAGE_BYTES) * 5 // 2 + _BUFFER_BYTES
+        return total
 
     def batches(self, columns: Sequence[str], most_rows: int) -> Batches:
         """Yield some columns of at most so many rows."""
@@ -58,14 +81,28 @@ def _rows_at_a_time(metadata: pq.FileMetaData, columns: Sequence[str]) -> int:
 
 def _row_bytes(metadata: pq.FileMetaData, columns: Sequence[str]) -> int:
     """Mean bytes of a row of some columns in the row group where they are most."""
-    paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
-    wanted = [n for n, path in enumerate(paths) if {path, path.split(".")[0]} & set(columns)]
-    most = 0
+    wanted, most = _places(metadata, columns), 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         nbytes = sum(group.column(place).total_uncompressed_size for place in wanted)
         most = max(most, -(-nbytes // max(1, group.num_rows)))
     return most
+
+
+def _dictionary_bytes(chunk: pq.ColumnChunkMetaData) -> int:
+    """At most so much text its dictionary has: a large one may go on in the pages of data."""
+    whole = int(chunk.total_uncompressed_size)
+    if not chunk.has_dictionary_page:
+        return whole
+    packed = chunk.data_page_offset - chunk.dictionary_page_offset
+    page = int(packed * whole // max(1, chunk.total_compressed_size))
+    return page if page < _PAGE_BYTES * 9 // 10 else whole
+
+
+def _places(metadata: pq.FileMetaData, columns: Sequence[str]) -> list[int]:
+    """Where some columns, or what they consist of, lie among those of the file."""
+    paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
+    return [n for n, path in enumerate(paths) if {path, path.split(".")[0]} & set(columns)]
 
 
 def open_reader(source: SourceFile, spec: EdgeSpec, _text: tuple[bool, bool]) -> TableEdges:

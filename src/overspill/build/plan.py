@@ -14,6 +14,8 @@ from overspill.linux.cgroups import usable_cpus
 _MIB = 1 << 20
 # Python objects, thread stacks, the allocator's slack, and Arrow's blocks for CSV input.
 _OVERHEAD_BYTES = 40 * _MIB
+# The part of it that readers of tables may take.
+_READING_BYTES = 16 * _MIB
 # Page cache under write-back (two windows a writer, three writers), page tables, the parent's own
 # growth: charged to the group although not to this process.
 RESERVE_BYTES = 56 * _MIB
@@ -84,6 +86,7 @@ def plan_build(
     available_bytes: int,
     limit_bytes: int | None,
     threads: int | None = None,
+    reading_bytes: int = 0,
 ) -> BuildPlan:
     """Choose the largest buffers that fit.
 
@@ -93,6 +96,7 @@ def plan_build(
         limit_bytes: The most that it may hold by the caller's word; None without one.
         threads: How many threads sort; by default one for each processor that may be used. They
             share the same memory.
+        reading_bytes: What the readers of tables hold; a part of it is always counted.
 
     Returns:
         The plan; ``projected_bytes`` is at most ``allowed_bytes``.
@@ -105,7 +109,8 @@ def plan_build(
         allowed = min(allowed, limit_bytes)
     for scale in _SCALES:
         sizes = _scaled(scale, usable_cpus() if threads is None else threads)
-        projected = base_bytes + _OVERHEAD_BYTES + BuildPlan(**sizes).buffer_bytes()
+        overhead = _OVERHEAD_BYTES + max(0, reading_bytes - _READING_BYTES)
+        projected = base_bytes + overhead + BuildPlan(**sizes).buffer_bytes()
         if projected <= allowed:
             return BuildPlan(**sizes, projected_bytes=projected, allowed_bytes=allowed)
     by_caller = limit_bytes is not None and allowed == limit_bytes

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -92,6 +92,14 @@ class Table(Protocol):
         """Yield all rows, at most so many at a time; what is yielded may be read-only."""
 
 
+@runtime_checkable
+class PagedTable(Protocol):
+    """A table of which reading holds a page of each column at a time."""
+
+    def page_bytes(self, columns: Sequence[str]) -> int:
+        """Memory of the pages of some columns, as the file tells."""
+
+
 def pick_columns(path: str, names: Sequence[str], wanted: Sequence[str] | None) -> tuple[str, str]:
     """The columns of sources and targets: those wanted, "src" and "dst", or the only two.
 
@@ -144,6 +152,11 @@ class TableEdges:
         for part in self._table.read(self.columns, (), most_edges):
             yield EdgeChunk(part.ids[0], part.ids[1], part.first, part.bytes_done)
 
+    @property
+    def page_bytes(self) -> int:
+        """Memory that reading takes beside what it yields."""
+        return _page_bytes(self._table, self.columns)
+
     def locate(self, edge: int) -> int:
         """The row of an edge, as the format's users count rows."""
         return self._table.first_row + edge
@@ -173,6 +186,11 @@ class TableColumns:
             self.layout = replace(self.layout, dtype="float64")
             self.dtype = "float64"
 
+    @property
+    def page_bytes(self) -> int:
+        """Memory that reading takes beside what it yields."""
+        return _page_bytes(self._table, (*self._columns, *self._keys))
+
     def pieces(self, most_bytes: int) -> Iterator[Rows]:
         """Yield (k, *row_shape) pieces of at most so many bytes, one row at least."""
         for part in self._read((), most_bytes):
@@ -192,3 +210,7 @@ class TableColumns:
     def _read(self, keys: Sequence[str], most_bytes: int) -> Iterator[TableChunk]:
         most_rows = max(1, most_bytes // max(1, self.layout.row_bytes + 8 * len(keys)))
         return self._table.read(keys, self._columns, most_rows)
+
+
+def _page_bytes(table: Table, columns: Sequence[str]) -> int:
+    return table.page_bytes(columns) if isinstance(table, PagedTable) else 0
