@@ -71,7 +71,11 @@ class Workbench:
         self.plan = plan
         self.memories: SimpleQueue[npt.NDArray[np.uint8]] = SimpleQueue()
         for _ in range(plan.buckets):
-            self.memories.put(aligned_bytes(plan.bucket_bytes))
+            memory = aligned_bytes(plan.bucket_bytes)
+            # Touched whole: a build that does not get what was planned ends now and not in hours,
+            # and its peak is the same whatever buckets hold.
+            memory.fill(0)
+            self.memories.put(memory)
         self._running: set[Future[Rows]] = set()
         self._end = ExitStack()
         self._readers = self._pool(READERS, "overspill-read")
