@@ -142,3 +142,15 @@ def test_wrong_options_are_refused(options: dict[str, object]) -> None:
 def test_what_is_no_such_argument_says_what_is(arguments: dict[str, object], told: str) -> None:
     with pytest.raises(InputError, match=told):
         describe_build("o", **{"edges": "e.csv", **arguments})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_nodes": {"nod": 9}},
+        {"ids": {"nod": "remap"}},
+    ],
+)
+def test_a_type_that_neither_edges_nor_arrays_name_is_a_slip(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="'nod', which"):
+        describe_build("o", edges="e.csv", **options)

@@ -176,11 +176,13 @@ class _Inputs:
     ) -> dict[str, NodeSpec]:
         named = [end for edge in edges for end in (edge.type[0], edge.type[2])]
         counts, ids = options.get("num_nodes"), options.get("ids", "auto")
-        named += list(counts) if isinstance(counts, Mapping) else []
         named += list(cast("Any", features)) if _is_typed(features) else []
+        if not named and isinstance(counts, Mapping):
+            named = list(counts)
         names = tuple(dict.fromkeys(named)) or (NODE_TYPE,)
-        if isinstance(ids, Mapping):
-            _require_types(ids, "ids", names)
+        for argument, given in (("ids", ids), ("num_nodes", counts)):
+            if isinstance(given, Mapping):
+                _require_types(given, argument, names)
         arrays = _by_type(features, "node_features", names)
         if len(names) > 1 and counts is not None and not isinstance(counts, Mapping):
             raise InputError(
