@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from overspill.build import describe_build, run_build
-from overspill.build.outgoing import Outgoing
+from overspill.build.sending.outgoing import Outgoing
 
 _CHUNK_EDGES = 1 << 18
 _EDGES_A_NODE = 10

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from overspill.build.directory import BuildDirectory
+from overspill.build.ids.text_ids import store_distinct_strings
 from overspill.build.pipeline import prefetched
 from overspill.build.plan import BuildPlan, plan_build
-from overspill.build.readers import Strings
-from overspill.build.text_ids import store_distinct_strings
+from overspill.build.readers.edges import Strings
 from overspill.linux.cgroups import available_memory_bytes
 from overspill.linux.processes import process_memory
 

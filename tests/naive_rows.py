@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from overspill.build.directory import SCRATCH, BuildDirectory
+from overspill.build.moving.row_output import RowOutput
 from overspill.build.plan import BuildPlan
-from overspill.build.row_output import RowOutput
 from overspill.storage.arrays import map_array
 from overspill.storage.records import STORED_DTYPES, FileRecord, numpy_view_dtype
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from overspill.build.readers import EdgeReader, RawIds, Strings, open_edges
-from overspill.build.source import SourceFile
+from overspill.build.readers.edges import EdgeReader, RawIds, Strings, open_edges
+from overspill.build.readers.source import SourceFile
 from overspill.build.spec import EdgeSpec
 from overspill.errors import InputError
 

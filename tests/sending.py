@@ -14,13 +14,13 @@ import pyarrow as pa
 
 from naive import TINY
 from overspill.build.construct import construct
-from overspill.build.conversation import Events, Outlet, UnwantedError
 from overspill.build.describe import describe_build
 from overspill.build.directory import BuildDirectory
-from overspill.build.frames import frame
-from overspill.build.incoming import Arrived, take_in
-from overspill.build.outgoing import Outgoing
 from overspill.build.progress import Event
+from overspill.build.sending.conversation import Events, Outlet, UnwantedError
+from overspill.build.sending.frames import frame
+from overspill.build.sending.incoming import Arrived, take_in
+from overspill.build.sending.outgoing import Outgoing
 from overspill.build.spec import NODE_TYPE, BuildSpec, EdgeSpec, NodeSpec
 from overspill.linux.pipes import open_wide_pipe
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from overspill.build.readers import Strings
+from overspill.build.readers.edges import Strings
 
 TRICKY = ["", "7", "007", "7\0", "\0", "\0\0", "ab", "ab\0cdefgh", "é", "e\u0301", "日本", "x" * 70]
 # A few letters, so that there are duplicates and common beginnings.

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.feather
 import pytest
 
-from overspill.build import arrow_edges
-from overspill.build.tables import open_table
+from overspill.build.readers.edges import arrow_edges
+from overspill.build.readers.tables import open_table
 from overspill.errors import InputError
 from reading import edges_of, gathered, opened, place, refused, rows_of
 

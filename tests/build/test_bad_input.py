@@ -74,7 +74,7 @@ def test_csv_cells(
     rows[132] = row
     if len(row) > block_bytes:
         block_bytes = 1 << 13
-    monkeypatch.setattr("overspill.build.csv_stream._BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("overspill.build.readers.csv_stream._BLOCK_BYTES", block_bytes)
     path = text(tmp_path / "e.csv", "src,dst\n" + "\n".join(rows) + "\n")
     error = refused(tmp_path, path, num_nodes=30)
     assert place(error) == ("e.csv", 133, column, value)
@@ -109,7 +109,7 @@ def test_a_named_column_that_is_missing(tmp_path: Path) -> None:
 def test_a_csv_row_without_an_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: int, cell: str
 ) -> None:
-    monkeypatch.setattr("overspill.build.csv_stream._BLOCK_BYTES", 1000)
+    monkeypatch.setattr("overspill.build.readers.csv_stream._BLOCK_BYTES", 1000)
     rows = [f"{s},{t},{cell if n == where else 7}" for n, (s, t) in enumerate(GOOD.T.tolist())]
     path = text(tmp_path / "e.csv", "\n".join(["src,dst,name", *rows]))
     error = refused(tmp_path, path, num_nodes=30)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from overspill.build.conversation import Events, Outlet, UnwantedError
-from overspill.build.frames import FrameReader, SenderGoneError
+from overspill.build.sending.conversation import Events, Outlet, UnwantedError
+from overspill.build.sending.frames import FrameReader, SenderGoneError
 from overspill.linux.pipes import open_wide_pipe
 
 DATA = bytes(range(256)) * (3 << 12)  # three times what the pipe holds

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from overspill.build.fill import fill_element
+from overspill.build.moving.fill import fill_element
 from overspill.errors import InputError
 from overspill.storage.records import STORED_DTYPES, numpy_view_dtype
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from overspill.build.readers import sniff_format
-from overspill.build.source import SourceFile
+from overspill.build.readers.edges import sniff_format
+from overspill.build.readers.source import SourceFile
 from overspill.errors import InputError
 from reading import edges_of, refused
 
@@ -94,8 +94,8 @@ def test_npy_and_snap_text_cost_no_pyarrow(tmp_path: Path) -> None:
     (tmp_path / "e.txt.gz").write_bytes(gzip.compress(b"1 2\n"))
     script = (
         "import sys\n"
-        "from overspill.build.readers import open_edges\n"
-        "from overspill.build.source import SourceFile\n"
+        "from overspill.build.readers.edges import open_edges\n"
+        "from overspill.build.readers.source import SourceFile\n"
         "from overspill.build.spec import EdgeSpec\n"
         "for path in sys.argv[1:]:\n"
         "    for _ in open_edges(SourceFile.check(path), EdgeSpec()).chunks(9): pass\n"

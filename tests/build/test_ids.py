@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from confined import PythonResult, make_cold
-from overspill.build import ids as ids_module
-from overspill.build.ids import IdTranslator
+from overspill.build.ids.numbers import IdTranslator
+from overspill.build.ids.numbers import numbers as ids_module
 from overspill.errors import FormatError
 from overspill.linux.cache import drop_cache
 from overspill.storage.arrays import ArrayWriter
@@ -84,7 +84,7 @@ LARGE = """
 import json, resource, sys
 import numpy as np
 from pathlib import Path
-from overspill.build.ids import IdTranslator
+from overspill.build.ids.numbers import IdTranslator
 from overspill.linux.processes import process_memory
 from overspill.storage.arrays import read_array_info
 

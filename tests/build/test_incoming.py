@@ -12,11 +12,18 @@ import numpy as np
 import pytest
 
 from overspill.build.directory import BuildDirectory
-from overspill.build.frames import GAVE_UP, NPY_HEADER_BYTES, frame, note, npy_closing, npy_header
-from overspill.build.incoming import Arrived, pipe_of, put_names, take_in, without_streams
-from overspill.build.npy import bits_dtype, read_npy_header
-from overspill.build.outgoing import Outgoing
-from overspill.build.source import SourceFile
+from overspill.build.readers.npy import bits_dtype, read_npy_header
+from overspill.build.readers.source import SourceFile
+from overspill.build.sending.frames import (
+    GAVE_UP,
+    NPY_HEADER_BYTES,
+    frame,
+    note,
+    npy_closing,
+    npy_header,
+)
+from overspill.build.sending.incoming import Arrived, pipe_of, put_names, take_in, without_streams
+from overspill.build.sending.outgoing import Outgoing
 from overspill.build.spec import ArraySpec, BuildSpec, EdgeSpec, NodeSpec
 from overspill.errors import DiskRefusedError, FormatError, InputError
 from sending import framed, pipe_with, taken_in
@@ -174,7 +181,9 @@ def test_progress_counts_what_was_announced_and_what_was_not(tmp_path: Path) -> 
 def test_a_disk_that_is_too_small_is_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("overspill.build.incoming.free_disk_bytes", lambda _: EDGES.nbytes - 1)
+    monkeypatch.setattr(
+        "overspill.build.sending.incoming.free_disk_bytes", lambda _: EDGES.nbytes - 1
+    )
     streams = Outgoing()
     streams.add(EDGES, what="edges")
     with pytest.raises(DiskRefusedError) as caught, taken_in(tmp_path / "out", streams):

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from naive import TINY, build_here, read_built, require_naive
-from overspill.build import snap_edges
 from overspill.build.construct import construct
 from overspill.build.describe import describe_build
 from overspill.build.inputs import Inputs
+from overspill.build.readers.edges import snap_edges
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 EDGES = np.random.default_rng(8).integers(0, 30, (2, 200))
@@ -89,7 +89,7 @@ def test_csv_columns_in_any_place(tmp_path: Path) -> None:
 
 
 def test_csv_in_several_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overspill.build.csv_stream._BLOCK_BYTES", 64)
+    monkeypatch.setattr("overspill.build.readers.csv_stream._BLOCK_BYTES", 64)
     path = write_text(tmp_path / "e.csv", csv_text("src,dst"))
     require_naive(build_here(tmp_path / "out", edges=path), *EDGES, 30)
 
@@ -103,7 +103,7 @@ def test_csv_with_cells_of_every_kind_beside_the_ids(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int, cell: str
 ) -> None:
     """The first cell is plain, so that the odd ones also lie beyond the first block."""
-    monkeypatch.setattr("overspill.build.csv_stream._BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("overspill.build.readers.csv_stream._BLOCK_BYTES", block_bytes)
     lines = [f"{s},{t},{'plain' if n % 7 else cell}" for n, (s, t) in enumerate(EDGES.T.tolist())]
     path = tmp_path / "e.csv"
     path.write_bytes(

@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from overspill.build.features import open_features
-from overspill.build.npy import NpyReader, bits_dtype, named_bits, read_npy_header
-from overspill.build.readers import open_edges
-from overspill.build.source import SourceFile
+from overspill.build.readers.edges import open_edges
+from overspill.build.readers.features import open_features
+from overspill.build.readers.npy import NpyReader, bits_dtype, named_bits, read_npy_header
+from overspill.build.readers.source import SourceFile
 from overspill.build.spec import EdgeSpec
 from overspill.errors import InputError
 

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 import scipy.sparse
 
-from overspill.build.conversation import UnwantedError
-from overspill.build.npy import bits_dtype
-from overspill.build.outgoing import Outgoing
-from overspill.build.sent_arrays import SLICE_BYTES
+from overspill.build.readers.npy import bits_dtype
+from overspill.build.sending.conversation import UnwantedError
+from overspill.build.sending.outgoing import Outgoing
+from overspill.build.sending.sent_arrays import SLICE_BYTES
 from overspill.errors import InputError
 from overspill.linux.pipes import open_wide_pipe
 from sending import arrived_array, arrived_table, outlet_to, taken_in
@@ -531,7 +531,7 @@ def test_a_generator_is_closed_where_nobody_reads_on() -> None:
 def test_arrays_alone_need_no_pyarrow() -> None:
     script = (
         "import sys, numpy as np\n"
-        "from overspill.build.outgoing import Outgoing\n"
+        "from overspill.build.sending.outgoing import Outgoing\n"
         "s = Outgoing()\n"
         "s.add(np.ones((2, 9), int), what='edges')\n"
         "s.add((np.ones((2, 9), int) for _ in range(3)), what='edges')\n"

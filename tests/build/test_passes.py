@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overspill.build.assemble import RowAssembler, RowFiles, RowOptions
 from overspill.build.directory import BuildDirectory
-from overspill.build.partition import RangePartitioner
+from overspill.build.passes.assemble import RowAssembler, RowFiles, RowOptions
+from overspill.build.passes.partition import RangePartitioner
 from overspill.build.plan import BuildPlan
 from overspill.storage.arrays import map_array
 

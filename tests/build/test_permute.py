@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naive_rows import building, content, cut, output, random_rows, same_bits
-from overspill.build.partition import RangePartitioner
-from overspill.build.permute import (
+from overspill.build.moving.permute import (
     MissingPositionError,
     RepeatedPositionError,
     gather_rows,
     invert_permutation,
 )
-from overspill.build.row_sources import IteratedRows
+from overspill.build.moving.row_sources import IteratedRows
+from overspill.build.passes.partition import RangePartitioner
 from overspill.errors import DiskRefusedError, FormatError, InputError
 from overspill.storage.records import STORED_DTYPES
 

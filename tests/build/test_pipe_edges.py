@@ -15,11 +15,18 @@ from naive import TINY, build_spec_here, read_built, require_naive
 from overspill.build.construct import construct
 from overspill.build.describe import Columns
 from overspill.build.directory import BuildDirectory
-from overspill.build.frames import GAVE_UP, FrameReader, SenderGoneError, frame, note, npy_closing
-from overspill.build.incoming import take_in
-from overspill.build.outgoing import Outgoing
-from overspill.build.pipe_edges import PipeEdges, read_once
 from overspill.build.progress import Event
+from overspill.build.sending.frames import (
+    GAVE_UP,
+    FrameReader,
+    SenderGoneError,
+    frame,
+    note,
+    npy_closing,
+)
+from overspill.build.sending.incoming import take_in
+from overspill.build.sending.outgoing import Outgoing
+from overspill.build.sending.pipe_edges import PipeEdges, read_once
 from overspill.build.spec import NODE_TYPE, ArraySpec, BuildSpec, EdgeSpec, NodeSpec
 from overspill.errors import FormatError, InputError
 from sending import build_sent, framed, pipe_with

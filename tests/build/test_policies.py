@@ -17,7 +17,7 @@ from naive import TINY, build_spec_here
 from naive_graph import ReadDataset
 from overspill.build.construct import BuildSummary
 from overspill.build.describe import Columns, describe_build
-from overspill.build.npy import bits_dtype
+from overspill.build.readers.npy import bits_dtype
 from overspill.build.spec import BuildSpec
 from overspill.errors import InputError
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from naive import TINY
-from overspill.build import spool
-from overspill.build.partition import UNBOUNDED, RangePartitioner, block_payload_bytes
-from overspill.build.spool import Blocks
+from overspill.build.passes import spool
+from overspill.build.passes.partition import UNBOUNDED, RangePartitioner, block_payload_bytes
+from overspill.build.passes.spool import Blocks
 from overspill.errors import DiskRefusedError, StaleFileError
 from overspill.linux.direct import aligned_bytes
 

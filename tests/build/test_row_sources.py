@@ -10,10 +10,10 @@ import pytest
 
 from naive_rows import building, cut, output, random_rows, same_bits
 from overspill.build.directory import BuildDirectory
-from overspill.build.npy import read_npy_header
-from overspill.build.row_sources import ArrayRows, IteratedRows, NpyRows, RowSource
-from overspill.build.scatter import scatter_rows
-from overspill.build.source import SourceFile
+from overspill.build.moving.row_sources import ArrayRows, IteratedRows, NpyRows, RowSource
+from overspill.build.moving.scatter import scatter_rows
+from overspill.build.readers.npy import read_npy_header
+from overspill.build.readers.source import SourceFile
 from overspill.errors import FormatError, InputError, StaleFileError
 from overspill.linux.cache import cached_bytes
 

@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 import numpy as np
 from naive_rows import building, cut, output, random_rows
-from overspill.build.permute import (
+from overspill.build.moving.permute import (
     gather_rows, invert_permutation, scatter_rows, warm_row_kernels
 )
-from overspill.build.row_sources import IteratedRows
+from overspill.build.moving.row_sources import IteratedRows
 from overspill.kernels import rows as kernels
 
 width = int(sys.argv[2])

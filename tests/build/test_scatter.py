@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from naive_rows import NARROW, building, content, cut_both, output, random_rows, same_bits
-from overspill.build.row_blocks import SpoolLimits, as_words, shape_spool
-from overspill.build.row_output import MissingPositionError, RepeatedPositionError, RowOutput
-from overspill.build.scatter import scatter_rows
-from overspill.build.spool import ScratchFile
+from overspill.build.moving.row_blocks import SpoolLimits, as_words, shape_spool
+from overspill.build.moving.row_output import MissingPositionError, RepeatedPositionError, RowOutput
+from overspill.build.moving.scatter import scatter_rows
+from overspill.build.passes.spool import ScratchFile
 from overspill.errors import DiskRefusedError, FormatError, InputError
 from overspill.linux.cache import cached_bytes
 from overspill.storage.records import STORED_DTYPES, numpy_view_dtype
@@ -308,7 +308,7 @@ def test_a_write_that_fails_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         if next(numbers) == 3:
             raise DiskRefusedError("no more", path=path, errno=errno.EIO)
 
-    monkeypatch.setattr("overspill.build.row_spool.write_all", write_all)
+    monkeypatch.setattr("overspill.build.moving.row_spool.write_all", write_all)
     with building(tmp_path) as directory, pytest.raises(DiskRefusedError, match="no more"):
         out = output(directory, "int32", rows.shape, budget_bytes=DEEP)
         scatter_rows(cut_both(np.arange(300), rows, 9), out)

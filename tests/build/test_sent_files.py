@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from overspill.build.outgoing import Outgoing
-from overspill.build.sent_files import npy_behind
+from overspill.build.sending.outgoing import Outgoing
+from overspill.build.sending.sent_files import npy_behind
 
 ARRAY = np.arange(60_000).reshape(300, 200)
 

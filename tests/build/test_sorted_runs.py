@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from overspill.build import runs as runs_module
-from overspill.build.runs import RunCollector, SortedRuns
+from overspill.build.passes import runs as runs_module
+from overspill.build.passes.runs import RunCollector, SortedRuns
 
 
 @pytest.mark.parametrize("unique", [True, False])

@@ -14,7 +14,7 @@ from naive import TINY
 from overspill.build.construct import construct
 from overspill.build.describe import describe_build
 from overspill.build.inputs import Inputs
-from overspill.build.source import SourceFile
+from overspill.build.readers.source import SourceFile
 from overspill.errors import InputError
 
 EDGES = np.random.default_rng(8).integers(0, 30, (2, 200))

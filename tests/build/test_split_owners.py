@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from overspill.build.row_ends import RowEnds
-from overspill.build.split_owners import HashOwners, balanced_ranges, equal_ranges
+from overspill.build.moving.row_ends import RowEnds
+from overspill.build.parting.split_owners import HashOwners, balanced_ranges, equal_ranges
 from overspill.errors import FormatError, StaleFileError
 from small_graphs import write_array
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from overspill.build.tables import TableRows, open_table
+from overspill.build.readers.tables import TableRows, open_table
 from overspill.errors import InputError
 from reading import gathered, plain
 

@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from confined import PythonResult, make_cold
-from overspill.build import text_ids, text_runs
 from overspill.build.directory import BuildDirectory
+from overspill.build.ids.numbers import text_ids, text_runs
+from overspill.build.ids.text_ids import TextIdRecords, TextTranslator, store_distinct_strings
 from overspill.build.plan import BuildPlan
-from overspill.build.readers import Strings
-from overspill.build.text_ids import TextIdRecords, TextTranslator, store_distinct_strings
+from overspill.build.readers.edges import Strings
 from overspill.errors import DiskRefusedError, FormatError, InputError
 from overspill.linux.blocks import refused
 from overspill.storage import write_behind
@@ -236,8 +236,8 @@ import json, sys
 import numpy as np
 from overspill.build.directory import BuildDirectory
 from overspill.build.plan import BuildPlan
-from overspill.build.readers import Strings
-from overspill.build.text_ids import store_distinct_strings
+from overspill.build.readers.edges import Strings
+from overspill.build.ids.text_ids import store_distinct_strings
 from overspill.linux.peaks import PeakSampler
 from overspill.linux.processes import process_memory
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from overspill.build import text_runs
-from overspill.build.readers import Strings
-from overspill.build.text_collector import MOST_STRING_BYTES, TextCollector
-from overspill.build.text_runs import TextRuns
-from overspill.build.text_sort import HashCollisionError, SortedStrings
+from overspill.build.ids.numbers import text_runs
+from overspill.build.ids.text_collector import MOST_STRING_BYTES, TextCollector
+from overspill.build.ids.text_runs import TextRuns
+from overspill.build.ids.text_sort import HashCollisionError, SortedStrings
+from overspill.build.readers.edges import Strings
 from overspill.errors import DiskRefusedError, InputError
 from overspill.storage.texts import text_hashes
 from texts import anything, as_strings, numbers, reference_hash

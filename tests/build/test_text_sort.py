@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from overspill.build.text_sort import HashCollisionError, SortedStrings, StringSorter
+from overspill.build.ids.text_sort import HashCollisionError, SortedStrings, StringSorter
 from texts import anything, as_strings, reference_hash
 
 

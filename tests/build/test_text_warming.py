@@ -12,9 +12,9 @@ import itertools, sys
 import numpy as np
 from overspill.build.directory import BuildDirectory
 from overspill.build.plan import BuildPlan
-from overspill.build.readers import Strings
-from overspill.build.text_ids import TextTranslator, store_distinct_strings
-from overspill.build.text_warming import warm_text_kernels
+from overspill.build.readers.edges import Strings
+from overspill.build.ids.text_ids import TextTranslator, store_distinct_strings
+from overspill.build.ids.text_warming import warm_text_kernels
 from overspill.kernels import jit
 from texts import as_strings, numbers
 

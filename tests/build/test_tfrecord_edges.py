@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from overspill.build import tfrecord_stream
-from overspill.build.tables import open_table
+from overspill.build.readers.edges import tfrecord_stream
+from overspill.build.readers.tables import open_table
 from overspill.errors import InputError
 from reading import edges_of, gathered, opened, place, refused, rows_of
 from tf_examples import example, record, records

@@ -227,7 +227,7 @@ KILLED = """
 import os, signal, sys
 import overspill as ov
 ov.partition_dataset
-from overspill.build import split, split_sinks
+from overspill.build.parting import split, split_sinks
 from overspill.graph import partition
 
 whole, out, where = sys.argv[1:]
@@ -329,7 +329,7 @@ MEMORY = """
 import sys
 import overspill as ov
 ov.partition_dataset
-from overspill.build.split_moves import BUFFER_BYTES, warm_routing
+from overspill.build.parting.split_moves import BUFFER_BYTES, warm_routing
 from overspill.linux.peaks import PeakSampler
 from overspill.linux.processes import process_memory
 

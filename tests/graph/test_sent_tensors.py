@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from overspill.build.npy import bits_dtype, read_npy_header
-from overspill.build.outgoing import Outgoing
-from overspill.build.source import SourceFile
+from overspill.build.readers.npy import bits_dtype, read_npy_header
+from overspill.build.readers.source import SourceFile
+from overspill.build.sending.outgoing import Outgoing
 from overspill.errors import InputError
 from overspill.graph.sent_tensors import as_numpy
 from overspill.storage.records import STORED_DTYPES, numpy_view_dtype

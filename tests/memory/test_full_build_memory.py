@@ -31,7 +31,7 @@ import overspill
 overspill.build_dataset
 from overspill.build import describe_build, run_build
 from overspill.build.describe import Columns
-from overspill.build.outgoing import Outgoing
+from overspill.build.sending.outgoing import Outgoing
 
 def source(told):
     if not isinstance(told, dict):

@@ -22,8 +22,8 @@ MIB = 1 << 20
 SCRIPT = """
 import re, sys
 from pathlib import Path
-from overspill.build.readers import open_edges
-from overspill.build.source import SourceFile
+from overspill.build.readers.edges import open_edges
+from overspill.build.readers.source import SourceFile
 from overspill.build.spec import EdgeSpec
 
 def read(path):

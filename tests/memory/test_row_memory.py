@@ -19,9 +19,9 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from naive_rows import building, output
-from overspill.build.permute import gather_rows, scatter_rows
+from overspill.build.moving.permute import gather_rows, scatter_rows
 from overspill.build.plan import BuildPlan
-from overspill.build.row_sources import ArrayRows, IteratedRows
+from overspill.build.moving.row_sources import ArrayRows, IteratedRows
 from overspill.linux.peaks import PeakSampler
 from overspill.linux.processes import process_memory
 

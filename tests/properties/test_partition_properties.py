@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import overspill as ov
-from overspill.build import split_moves, split_owners
+from overspill.build.parting import split_moves, split_owners
 from overspill.storage.part_records import METHODS
 from parted import require_parts, write_typed
 

@@ -14,11 +14,11 @@ from dataclasses import asdict
 from typing import NoReturn, TextIO
 
 from overspill.build.construct import construct
-from overspill.build.incoming import pipe_of, without_streams
 from overspill.build.inputs import Inputs
 from overspill.build.plan import plan_build
 from overspill.build.progress import Event
 from overspill.build.reading import reading_bytes
+from overspill.build.sending.incoming import pipe_of, without_streams
 from overspill.build.spec import BuildSpec
 from overspill.build.warming import warm_kernels
 from overspill.build.wire import encode_error, name_error

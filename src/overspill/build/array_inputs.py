@@ -15,18 +15,18 @@ import numpy as np
 import numpy.typing as npt
 
 from overspill.build.context import BuildContext
-from overspill.build.features import open_features
-from overspill.build.fill import fill_element
 from overspill.build.finite import FiniteCheck
 from overspill.build.keyed_rows import KeyedRows
-from overspill.build.npy import NpyFile
-from overspill.build.permute import RowOutput, gather_rows, scatter_rows
+from overspill.build.moving.fill import fill_element
+from overspill.build.moving.permute import RowOutput, gather_rows, scatter_rows
+from overspill.build.moving.row_sources import NpyRows
 from overspill.build.pipeline import prefetched
-from overspill.build.readers import EdgeReader, RawIds
-from overspill.build.row_sources import NpyRows
+from overspill.build.readers.edges import EdgeReader, RawIds
+from overspill.build.readers.features import open_features
+from overspill.build.readers.npy import NpyFile
+from overspill.build.readers.table import TableColumns
+from overspill.build.readers.tables import TableRows, open_table
 from overspill.build.spec import ArraySpec
-from overspill.build.table import TableColumns
-from overspill.build.tables import TableRows, open_table
 from overspill.errors import FormatError, InputError
 from overspill.storage.arrays import ArrayWriter
 from overspill.storage.records import FileRecord, payload_bytes

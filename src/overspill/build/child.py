@@ -16,9 +16,9 @@ from contextlib import ExitStack, suppress
 from io import FileIO
 from typing import IO, Any
 
-from overspill.build.conversation import Events, Outlet, UnwantedError
-from overspill.build.frames import PIPE_OPTION
-from overspill.build.outgoing import Outgoing
+from overspill.build.sending.conversation import Events, Outlet, UnwantedError
+from overspill.build.sending.frames import PIPE_OPTION
+from overspill.build.sending.outgoing import Outgoing
 from overspill.build.spec import BuildSpec
 from overspill.build.wire import decode_error
 from overspill.errors import BuildFailedError, InputError

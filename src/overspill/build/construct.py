@@ -21,14 +21,14 @@ from overspill import __version__
 from overspill.build.context import BuildContext
 from overspill.build.directory import BuildDirectory
 from overspill.build.edge_types import EdgeType, require_disk_for_rows, scanned_counts
-from overspill.build.incoming import Arrived, take_in
 from overspill.build.inputs import Inputs
+from overspill.build.moving.permute import RowOutput, invert_permutation
 from overspill.build.node_types import NodeType, no_nodes
-from overspill.build.permute import RowOutput, invert_permutation
 from overspill.build.plan import BuildPlan
 from overspill.build.progress import Event, Progress
+from overspill.build.readers.source import SourceFile
 from overspill.build.renumber import store_degree_order
-from overspill.build.source import SourceFile
+from overspill.build.sending.incoming import Arrived, take_in
 from overspill.build.spec import STREAM_PREFIX, BuildSpec
 from overspill.errors import DiskRefusedError, OutputDirError
 from overspill.linux.mounts import filesystem_type, free_disk_bytes, is_memory_backed

@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from overspill.build.array_inputs import ArrayInput, store_edge_array
-from overspill.build.assemble import RowAssembler, RowFiles, RowOptions
 from overspill.build.context import BuildContext
 from overspill.build.inputs import EdgeInputs, out_of_range
 from overspill.build.node_types import NodeType, no_nodes
-from overspill.build.partition import UNBOUNDED, RangePartitioner
-from overspill.build.readers import EdgeChunk, EdgeReader, Strings
+from overspill.build.passes.assemble import RowAssembler, RowFiles, RowOptions
+from overspill.build.passes.partition import UNBOUNDED, RangePartitioner
+from overspill.build.passes.spool import Blocks
+from overspill.build.readers.edges import EdgeChunk, EdgeReader, Strings
 from overspill.build.spec import BuildSpec, Duplicates, EdgeSpec
-from overspill.build.spool import Blocks
 from overspill.errors import DiskRefusedError, FormatError, InputError
 from overspill.linux.mounts import free_disk_bytes
 from overspill.storage.records import FileRecord

@@ -10,8 +10,8 @@ from typing import Any, Literal, cast
 
 from overspill.build.array_inputs import ArrayInput, open_array, open_edge_array
 from overspill.build.pipeline import prefetched
-from overspill.build.readers import EdgeChunk, EdgeReader, Strings, open_edges, sniff_format
-from overspill.build.source import SourceFile
+from overspill.build.readers.edges import EdgeChunk, EdgeReader, Strings, open_edges, sniff_format
+from overspill.build.readers.source import SourceFile
 from overspill.build.spec import MOST_NODES, BuildSpec, EdgeAxis, EdgeSpec, NodeSpec
 from overspill.errors import InputError
 

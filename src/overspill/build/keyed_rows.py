@@ -1,6 +1,6 @@
 """Rows of nodes that find their places by a column of raw ids.
 
-Bottleneck: the device: `overspill.build.scatter` moves the rows. Errors speak of the files and raw
+Bottleneck: the device: `scatter` moves the rows. Errors speak of the files and raw
 ids that people gave, not of the places within the dataset.
 """
 
@@ -14,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from overspill.build.finite import FiniteCheck
-from overspill.build.permute import (
+from overspill.build.moving.permute import (
     MissingPositionError,
     RepeatedPositionError,
     RowOutput,
     ScatterResult,
     scatter_rows,
 )
-from overspill.build.readers import RawIds, Strings
+from overspill.build.readers.edges import RawIds, Strings
+from overspill.build.readers.tables import TableRows
 from overspill.build.spec import ArraySpec
-from overspill.build.tables import TableRows
 from overspill.errors import InputError
 
 Ids = npt.NDArray[np.int64]

@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from overspill.build.array_inputs import store_node_array
 from overspill.build.context import BuildContext
-from overspill.build.ids import IdTranslator, store_distinct_ids
+from overspill.build.ids.numbers import IdTranslator, store_distinct_ids
+from overspill.build.ids.text_ids import TextIdRecords, TextTranslator, store_distinct_strings
 from overspill.build.inputs import EdgeInputs, NodeInputs
-from overspill.build.readers import RawIds, Strings
+from overspill.build.readers.edges import RawIds, Strings
 from overspill.build.renumber import Renumbering
-from overspill.build.text_ids import TextIdRecords, TextTranslator, store_distinct_strings
 from overspill.errors import FormatError, InputError
 from overspill.storage.arrays import map_array
 from overspill.storage.records import FileRecord

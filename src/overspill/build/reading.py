@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from overspill.build.inputs import Inputs
-from overspill.build.table import TableEdges
+from overspill.build.readers.table import TableEdges
 
 
 def reading_bytes(inputs: Inputs) -> int:

@@ -9,15 +9,15 @@ import importlib
 
 import numpy as np
 
-from overspill.build.buckets import RowOptions, warm_sorting
 from overspill.build.edge_types import degree_options, row_options
+from overspill.build.ids.text_warming import warm_text_kernels
 from overspill.build.inputs import Inputs
-from overspill.build.partition import warm_partition
+from overspill.build.moving.row_warming import warm_row_kernels
+from overspill.build.passes.buckets import RowOptions, warm_sorting
+from overspill.build.passes.partition import warm_partition
 from overspill.build.plan import BuildPlan
-from overspill.build.row_warming import warm_row_kernels
-from overspill.build.snap_edges import SnapEdges
+from overspill.build.readers.snap_edges import SnapEdges
 from overspill.build.spec import BuildSpec
-from overspill.build.text_warming import warm_text_kernels
 from overspill.kernels.text import parse_edges
 from overspill.kernels.translate import rank_ids
 
@@ -41,7 +41,7 @@ def warm_kernels(spec: BuildSpec, inputs: Inputs) -> None:
         kinds |= {"remap"}
     if set(spec.streams) - {"npy"}:
         # What reads tables takes memory by itself, and may find text.
-        importlib.import_module("overspill.build.arrow_edges")
+        importlib.import_module("overspill.build.readers.arrow_edges")
         kinds |= {"text"}
     if "remap" in kinds:
         one = np.zeros(1, np.int64)

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from overspill.build.child import run_build
 from overspill.build.describe import BuildOptions, describe_build
-from overspill.build.outgoing import Outgoing
+from overspill.build.sending.outgoing import Outgoing
 from overspill.graph.dataset import Dataset, open_dataset
 from overspill.graph.progress_bar import Event, event_listener
 from overspill.graph.sent_tensors import as_numpy

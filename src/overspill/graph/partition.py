@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from overspill.build.directory import BuildDirectory, is_unfinished_build
-from overspill.build.split import split_dataset
-from overspill.build.split_moves import BUFFER_BYTES, CACHE_BYTES, warm_routing
+from overspill.build.parting.split import split_dataset
+from overspill.build.parting.split_moves import BUFFER_BYTES, CACHE_BYTES, warm_routing
 from overspill.errors import FormatError, InputError, NoRoomError, SettingsError, StaleFileError
 from overspill.graph.construct import build_dataset
 from overspill.graph.dataset import Dataset, open_dataset

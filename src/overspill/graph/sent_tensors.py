@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from overspill.build.npy import bits_dtype, is_lacking
+from overspill.build.readers.npy import bits_dtype, is_lacking
 from overspill.errors import InputError
 
 
 def as_numpy(value: object) -> object:
     """A dense tensor in main memory as numpy's view of it, whatever its strides.
 
-    A type that numpy lacks becomes its bits, named as `overspill.build.npy.bits_dtype` has it.
+    A type that numpy lacks becomes its bits, named as `npy.bits_dtype` has it.
     Nothing is copied, unless a tensor is lazily conjugated or negated.
 
     Args:

@@ -1,0 +1,1 @@
+"""Ids that are not dense: integers and strings, sorted out of core, stored, translated."""

@@ -1,0 +1,1 @@
+"""Rows moved out of core: to positions, by an index, along a permutation."""

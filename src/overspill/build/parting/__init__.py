@@ -1,0 +1,1 @@
+"""A dataset split into parts: rows routed to their owners in one sequential pass."""

@@ -1,0 +1,1 @@
+"""What builds read: one format a file, in order, in constant memory."""

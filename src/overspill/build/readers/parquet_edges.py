@@ -1,0 +1,120 @@
+"""Edges and tables from Parquet, a page of each column at a time.
+
+Bottleneck: decoding, on one thread, 30M rows/s of two int64 columns. Column chunks are read through
+buffers (never whole), pages are inflated one by one and rows come in batches that do not
+follow the row groups: memory does not grow with the file, nor with its row groups. Limits: one page
+of a column at a time is inflated whole (1 MiB as writers make them), with the column's dictionary
+(1 MiB likewise), and the footer is kept. Rows are counted from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow.parquet as pq
+from pyarrow import types
+
+from overspill.build.readers.arrow_tables import ArrowTable, Batches, arrow_errors, keep_arrow_small
+from overspill.build.readers.source import SourceFile
+from overspill.build.readers.table import TableEdges, pick_columns
+from overspill.build.spec import EdgeSpec
+
+# Below malloc's threshold for mappings of their own: larger ones fault their pages in every time.
+_BUFFER_BYTES = 192 << 10
+_MOST_ROWS = 1 << 14
+_BATCH_BYTES = 1 << 22
+_PAGE_BYTES = 1 << 20
+# Arrow's batches have each a copy; four are alive, one is made of a page.
+_DICTIONARIES = 6
+
+
+class ParquetTable(ArrowTable):
+    """One Parquet file."""
+
+    def __init__(self, source: SourceFile) -> None:
+        with source.opened() as file, arrow_errors(source.path, "Parquet"):
+            opened = _open(file)
+            super().__init__(source, opened.schema_arrow, opened.metadata.num_rows)
+
+    def page_bytes(self, columns: Sequence[str]) -> int:
+        """Memory of a page of each column, with its dictionary, or of a whole dictionary.
+
+        A column that is written as a dictionary comes with all that its row group holds.
+        """
+        with self._source.opened() as file, arrow_errors(self.path, "Parquet"):
+            metadata = _open(file).metadata
+        total = 0
+        for place in _places(metadata, columns):
+            groups = range(metadata.num_row_groups)
+            chunks = [metadata.row_group(n).column(place) for n in groups]
+            largest = max((chunk.total_uncompressed_size for chunk in chunks), default=0)
+            name = metadata.schema.column(place).path.split(".")[0]
+            if types.is_dictionary(self._schema.field(name).type):
+                total += _DICTIONARIES * max(map(_dictionary_bytes, chunks), default=0)
+            # The page, what it was inflated from, and half of a dictionary.
+            total += min(largest, _PAGE_BYTES) * 5 // 2 + _BUFFER_BYTES
+        return total
+
+    def batches(self, columns: Sequence[str], most_rows: int) -> Batches:
+        """Yield some columns of at most so many rows."""
+        if not self.count:
+            return
+        done = 0
+        with self._source.opened() as file, arrow_errors(self.path, "Parquet"):
+            opened = _open(file)
+            rows = min(most_rows, _rows_at_a_time(opened.metadata, columns))
+            for batch in opened.iter_batches(rows, columns=list(columns), use_threads=False):
+                done += batch.num_rows
+                yield [batch.column(name) for name in columns], self.nbytes * done // self.count
+
+
+def _open(file: Any) -> pq.ParquetFile:
+    # Without a buffer, or with pre_buffer, Arrow reads the column chunks of a row group whole.
+    return pq.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+
+
+def _rows_at_a_time(metadata: pq.FileMetaData, columns: Sequence[str]) -> int:
+    """Rows of at most 4 MiB, by the footer: cells may be long."""
+    return max(1, min(_MOST_ROWS, _BATCH_BYTES // max(1, _row_bytes(metadata, columns))))
+
+
+def _row_bytes(metadata: pq.FileMetaData, columns: Sequence[str]) -> int:
+    """Mean bytes of a row of some columns in the row group where they are most."""
+    wanted, most = _places(metadata, columns), 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        nbytes = sum(group.column(place).total_uncompressed_size for place in wanted)
+        most = max(most, -(-nbytes // max(1, group.num_rows)))
+    return most
+
+
+def _dictionary_bytes(chunk: pq.ColumnChunkMetaData) -> int:
+    """At most so much text its dictionary has: a large one may go on in the pages of data."""
+    whole = int(chunk.total_uncompressed_size)
+    if not chunk.has_dictionary_page:
+        return whole
+    packed = chunk.data_page_offset - chunk.dictionary_page_offset
+    page = int(packed * whole // max(1, chunk.total_compressed_size))
+    return page if page < _PAGE_BYTES * 9 // 10 else whole
+
+
+def _places(metadata: pq.FileMetaData, columns: Sequence[str]) -> list[int]:
+    """Where some columns, or what they consist of, lie among those of the file."""
+    paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
+    return [n for n, path in enumerate(paths) if {path, path.split(".")[0]} & set(columns)]
+
+
+def open_reader(source: SourceFile, spec: EdgeSpec, _text: tuple[bool, bool]) -> TableEdges:
+    """Find the two columns; see `edges.open_edges`."""
+    keep_arrow_small()
+    table = ParquetTable(source)
+    return TableEdges(table, pick_columns(source.path, table.names, spec.columns))
+
+
+def open_table_file(
+    source: SourceFile, _columns: Sequence[str], _text: Sequence[str], _header: bool | None
+) -> ParquetTable:
+    """Open the file; see `tables.open_table`. Its types are its own."""
+    keep_arrow_small()
+    return ParquetTable(source)

@@ -1,0 +1,1 @@
+"""What lies in the caller's memory: sent through a pipe, taken in or read as it comes."""
