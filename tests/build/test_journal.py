@@ -9,6 +9,7 @@ import pytest
 
 from overspill.build.directory import MARKER_NAME, BuildDirectory
 from overspill.errors import OutputDirError
+from overspill.storage.manifest import Manifest
 from small_graphs import random_graph
 
 
@@ -79,3 +80,59 @@ def test_a_dataset_that_somebody_put_elsewhere_is_not_removed(tmp_path: Path) ->
     with pytest.raises(OutputDirError, match="did not make"):
         killed(tmp_path / "out")
     assert sorted((tmp_path / "out" / "nodes").iterdir()) == before
+
+
+def synced_directories(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The directories that were synced, as they are."""
+    found: set[str] = set()
+    real = os.fsync
+
+    def watched(fd: int) -> None:
+        place = Path(f"/proc/self/fd/{fd}").readlink()
+        if place.is_dir():
+            found.add(str(place))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    return found
+
+
+def test_a_finished_step_has_durable_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is durable in a directory that is not would be gone after a crash."""
+    found, out = synced_directories(monkeypatch), tmp_path / "new/out"
+    with pytest.raises(KeyError), BuildDirectory(out) as directory:
+        directory.file("edges/a/to/x").touch()
+        assert not found
+        directory.finish("one", {})
+        made = [tmp_path, tmp_path / "new", out, out / "edges", out / "edges/a"]
+        assert found == {str(place) for place in made}
+        found.clear()
+        directory.file("nodes/a/x").touch()
+        directory.file("edges/a/to/y").touch()
+        directory.finish("two", {})
+        assert found == {str(out), str(out / "nodes")}, "what was new alone"
+        raise KeyError
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_published_build_has_durable_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, out = synced_directories(monkeypatch), tmp_path / "out"
+    with BuildDirectory(out) as directory:
+        directory.file("nodes/a/x").touch()
+        directory.publish(Manifest("0" * 32, {}, {}))
+    assert found == {str(tmp_path), str(out), str(out / "nodes")}
+
+
+def test_a_directory_whose_parent_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be written all the same."""
+    found, real = synced_directories(monkeypatch), os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path and real(path, mode))
+    with BuildDirectory(tmp_path / "out") as directory:
+        directory.publish(Manifest("0" * 32, {}, {}))
+    assert found == {str(tmp_path / "out")}

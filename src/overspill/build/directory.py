@@ -14,6 +14,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -32,6 +33,7 @@ from overspill.build.journal import MARKER_NAME as MARKER_NAME
 from overspill.build.journal import SCRATCH as SCRATCH
 from overspill.build.journal import is_unfinished_build as is_unfinished_build
 from overspill.errors import DiskRefusedError, FormatError, OutputDirError
+from overspill.storage.arrays import sync_directory
 from overspill.storage.manifest import MANIFEST_NAME, Manifest, publish_manifest
 from overspill.storage.partition_manifest import (
     PARTITION_NAME,
@@ -62,12 +64,15 @@ class BuildDirectory:
         self._steps: dict[str, Any] = {}
         self._fd = -1
         self._made: list[Path] = []
+        # Where a directory, or the marker, was made: array files make only their own names durable.
+        self._unsynced: set[Path] = set()
         self._finished = False
 
     def __enter__(self) -> BuildDirectory:
         try:
             self._made = _make_directories(self.path)
             _require_claimable(self.path)
+            self._unsynced = _readable_parents(self._made) | {self.path}
             self._fd = lock_marker(self.path / MARKER_NAME)
             self._begin()
         except OSError as error:
@@ -123,6 +128,7 @@ class BuildDirectory:
             result: What the next steps need of it, as JSON holds it.
         """
         self._steps[step] = result
+        self._sync_names()
         self._guard(lambda: self._write_line({"step": step, "result": result}))
 
     def remove_scratch(self, name: str) -> None:
@@ -158,6 +164,7 @@ class BuildDirectory:
         if os.path.lexists(self.path / name):
             raise _foreign(self.path, name)
         self.file(name + ".partial")
+        self._sync_names()
         if isinstance(manifest, Manifest):
             publish_manifest(self.path, manifest)
         else:
@@ -214,6 +221,14 @@ class BuildDirectory:
         self._note(*(directory + "/" for directory in missing))
         for directory in missing:
             self._guard((self.path / directory).mkdir)
+            self._unsynced.add((self.path / directory).parent)
+
+    def _sync_names(self) -> None:
+        """Make the names of directories durable, without which what lies in them is not."""
+        for directory in sorted(self._unsynced):
+            if directory.is_dir():  # scratch space may be gone
+                self._guard(partial(sync_directory, directory))
+        self._unsynced.clear()
 
     def _note(self, *entries: str) -> None:
         # Durable before the file exists: after a crash nothing is there that the list lacks.
@@ -300,6 +315,11 @@ def _make_directories(path: Path) -> list[Path]:
     for directory in reversed(missing):
         directory.mkdir(exist_ok=True)
     return list(reversed(missing))
+
+
+def _readable_parents(directories: list[Path]) -> set[Path]:
+    """Where directories were made, as far as these can be opened: not all that can be written."""
+    return {place.parent for place in directories if os.access(place.parent, os.R_OK)}
 
 
 def _require_claimable(path: Path) -> None:
