@@ -101,7 +101,8 @@ class RowOutput:
 
     def scratch(self, kind: str) -> Path:
         """Where a scratch file of this array goes."""
-        return self.directory.file(f"scratch/{self.path.replace('/', '-')}.{kind}")
+        # In directories like the array's own: the parts of its path make too long a name together.
+        return self.directory.file(f"scratch/{self.path}.{kind}")
 
     def open(self) -> ArrayWriter:
         """A writer of the array."""
