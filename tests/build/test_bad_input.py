@@ -345,6 +345,9 @@ def test_an_output_directory_in_memory(
         ({"num_nodes": 30, "plan": replace(TINY, narrow_nodes=29)}, 3 * 8 * 200 + 8 * 31),
         ({"num_nodes": 30, "ids": "remap"}, 3 * 4 * 200 + 8 * 31 + 8 * 30),
         ({"num_nodes": 3000, "ids": "remap"}, 3 * 8 * 3000),
+        # the second layout beside the first; the spool has ids of edges too
+        ({"num_nodes": 30, "layout": ("csc", "csr")}, 4 * 4 * 200 + 2 * 8 * 31),
+        ({"num_nodes": 30, "edge_ids": True}, 5 * 4 * 200 + 8 * 31),
     ],
 )
 def test_a_disk_that_is_too_small_is_known_beforehand(
@@ -403,3 +406,22 @@ def test_ends_of_two_kinds_name_their_columns(tmp_path: Path) -> None:
     pq.write_table(pa.table({"src": [7, 8], "dst": ["a", "b"]}), tmp_path / "e.parquet")
     error = refused(tmp_path, tmp_path / "e.parquet")
     assert error.column == "dst" and "integers in column 'src'" in str(error)
+
+
+@pytest.mark.parametrize("ids", ["remap", "text"])
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("types", [1, 2])
+def test_the_end_that_is_wrong_is_named_beside_ids_of_another_kind(
+    tmp_path: Path, ids: str, swapped: bool, types: int
+) -> None:
+    """Raw ids beyond the number of nodes are right where they are remapped."""
+    rows = ["10000000000,1", "-5,2", "7,-3"]
+    if swapped:
+        rows = [",".join(reversed(row.split(","))) for row in rows]
+    path = text(tmp_path / "e.csv", "src,dst\n" + "\n".join(rows) + "\n")
+    ends = ("item", "user") if swapped else ("user", "item")
+    edges = {(ends[0], f"r{number}", ends[1]): path for number in range(types)}
+    options: dict[str, Any] = {"num_nodes": {"item": 3}} if types == 1 else {}
+    with pytest.raises(InputError, match="an id is negative") as caught:
+        build_here(tmp_path / "out", edges=edges, ids={"user": ids}, **options)
+    assert place(caught.value) == ("e.csv", 3, "src" if swapped else "dst", "-3")

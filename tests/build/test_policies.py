@@ -362,3 +362,49 @@ def test_names_that_look_like_files_of_the_build(tmp_path: Path, edges: Path) ->
         # What no edge enters keeps its order.
         wanted = np.arange(NODES) if node.original is None else dataset.content(node.original)
         assert all(np.array_equal(dataset.content(node.arrays[name]), wanted) for name in names)
+
+
+# Self loops that are dropped.
+
+
+@pytest.mark.parametrize("layout", ["csc", "csr"])
+@pytest.mark.parametrize("order", ["given", "degree"])
+@pytest.mark.parametrize("edges", [[(0, 1), (9, 9), (2, 1)], [(9, 9), (4, 4)]])
+def test_self_loops_that_go_name_nodes_all_the_same(
+    tmp_path: Path, edges: list[tuple[int, int]], order: str, layout: str
+) -> None:
+    np.save(tmp_path / "e.npy", np.array(edges))
+    options: dict[str, Any] = {"edge_axis": 0, "self_loops": "drop", "order": order}
+    summary = build_spec_here(tmp_path / "out", edges=tmp_path / "e.npy", layout=layout, **options)
+    assert summary.nodes == 10 and summary.edges == sum(a != b for a, b in edges)
+    edge = ReadDataset(tmp_path / "out").manifest.edge_types[KEY]
+    assert edge.layouts[layout]["indptr"].shape == (11,)
+
+
+@pytest.mark.parametrize("order", ["given", "degree"])
+@pytest.mark.parametrize("wrong", [-1, 5, 2**62])
+def test_self_loops_that_go_are_checked_all_the_same(
+    tmp_path: Path, wrong: int, order: str
+) -> None:
+    np.save(tmp_path / "e.npy", np.array([(0, 1), (wrong, wrong), (2, 1)]))
+    options: dict[str, Any] = {"edge_axis": 0, "self_loops": "drop", "num_nodes": 5}
+    error = refusal(tmp_path, edges=tmp_path / "e.npy", order=order, **options)
+    assert place(error) == ("e.npy", 1, "0", str(wrong))
+
+
+def test_arrays_whose_names_are_as_long_as_they_may_be(tmp_path: Path, edges: Path) -> None:
+    """Their rows are moved by way of scratch files, whose names no file system may refuse."""
+    name = "n" * 100
+    np.save(tmp_path / "w.npy", np.arange(2000.0).reshape(200, 10))
+    summary = build_spec_here(
+        tmp_path / "out",
+        edges={(name, name, name): edges},
+        edge_features={name: tmp_path / "w.npy"},
+        plan=replace(TINY, ranges=4, block_bytes=48),
+    )
+    assert summary.edges == 200
+    dataset = ReadDataset(tmp_path / "out")
+    edge = dataset.manifest.edge_types[name, name, name]
+    rows = dataset.content(edge.layouts["csc"]["edge_ids"])
+    wanted = np.arange(2000.0).reshape(200, 10)[rows]
+    assert np.array_equal(dataset.content(edge.arrays["csc"][name]), wanted)

@@ -20,7 +20,7 @@ from typing import Any
 from overspill import __version__
 from overspill.build.context import BuildContext
 from overspill.build.directory import BuildDirectory
-from overspill.build.edge_types import EdgeType, require_disk_for_rows, scanned_counts
+from overspill.build.edge_types import EdgeType, require_disk_for_rows, row_options, scanned_counts
 from overspill.build.inputs import Inputs
 from overspill.build.moving.permute import RowOutput, invert_permutation
 from overspill.build.node_types import NodeType, no_nodes
@@ -91,12 +91,12 @@ def construct(
     progress = Progress(send)
     _require_no_memory(spec.out)
     if inputs is not None:
-        _require_possible(spec.out, inputs, plan)
+        _require_possible(spec, inputs, plan)
     claim = BuildDirectory(spec.out, fingerprint=fingerprint_of(spec), resume=_resumes(spec))
     with claim as directory, _taken_in(spec, directory, pipe, progress) as arrived:
         if inputs is None:
             inputs = Inputs.open(arrived.spec, arrived.edges)
-            _require_possible(spec.out, inputs, plan)
+            _require_possible(spec, inputs, plan)
         build = _Build(BuildContext(arrived.spec, plan, directory, progress), inputs, arrived)
         manifest = build.run(_options(spec))
     progress.end()
@@ -260,14 +260,14 @@ def _require_no_memory(out: str) -> None:
         )
 
 
-def _require_possible(out: str, inputs: Inputs, plan: BuildPlan) -> None:
+def _require_possible(spec: BuildSpec, inputs: Inputs, plan: BuildPlan) -> None:
     """Refuse at once, as far as sizes are known, what would be refused after hours."""
     inputs.require_edge_rows()
-    needed, free = _least_disk_bytes(inputs, plan), free_disk_bytes(out)
+    needed, free = _least_disk_bytes(spec, inputs, plan), free_disk_bytes(spec.out)
     if needed > free:
         raise DiskRefusedError(
             "the dataset and the build's scratch space do not fit the disk",
-            path=out,
+            path=spec.out,
             errno=errno.ENOSPC,
             needed_bytes=needed,
             available_bytes=free,
@@ -275,11 +275,12 @@ def _require_possible(out: str, inputs: Inputs, plan: BuildPlan) -> None:
         )
 
 
-def _least_disk_bytes(inputs: Inputs, plan: BuildPlan) -> int:
+def _least_disk_bytes(spec: BuildSpec, inputs: Inputs, plan: BuildPlan) -> int:
     """The most that is on disk at one time, of what is certain before the edges are read.
 
-    Not counted: edges of text files, runs and merges of remapped ids beyond one run of the distinct
-    ones, and what overfull ranges and long rows take once more; they depend on the edges.
+    Not counted: edges of text files, reverse edges, runs and merges of remapped ids beyond one run
+    of the distinct ones, and what overfull ranges and long rows take once more; they depend on the
+    edges. Nor is what renumbering takes.
     """
     counts = {name: node.count or 0 for name, node in inputs.nodes.items()}
     ids = {name: 8 * counts[name] for name, node in inputs.nodes.items() if node.kind == "remap"}
@@ -288,10 +289,13 @@ def _least_disk_bytes(inputs: Inputs, plan: BuildPlan) -> int:
     for edge in inputs.edges:
         source, target = counts[edge.spec.type[0]], counts[edge.spec.type[2]]
         id_bytes = 8 if max(source, target) > plan.narrow_nodes else 4
-        written += id_bytes * edge.least_edges + 8 * (target + 1)
-        # The spool, two ids an edge, stands beside the rows; arrays follow once it is gone.
-        peaks.append(written + 2 * id_bytes * edge.least_edges)
-        written += sum(array.row_bytes * (array.count or 0) for array in edge.arrays)
+        edge_ids = row_options(spec, edge.spec).edge_ids
+        for layout in spec.layouts:
+            rows = target if layout == "csc" else source
+            written += (id_bytes + 4 * edge_ids) * edge.least_edges + 8 * (rows + 1)
+            # The spool, two or three ids an edge, stands beside the rows; arrays follow it.
+            peaks.append(written + (2 + edge_ids) * id_bytes * edge.least_edges)
+            written += sum(array.row_bytes * (array.count or 0) for array in edge.arrays)
     for node in inputs.nodes.values():
         written += sum(array.row_bytes * (array.count or 0) for array in node.arrays)
     return max([*peaks, written])

@@ -75,6 +75,7 @@ class EdgeType:
         self._layouts: dict[str, RowFiles] = {}
         self._arrays: dict[str, dict[str, FileRecord]] = {}
         self._rows_read = 0
+        self._largest = -1
 
     @property
     def prefix(self) -> str:
@@ -133,7 +134,7 @@ class EdgeType:
         with partitioner:
             rows_read = self._partition(partitioner, options, notes, swapped=layout == "csr")
             blocks = partitioner.finish()
-            self._settle(ends, partitioner, blocks)
+            self._settle(ends, partitioner)
             rows = self._assemble(blocks, ends, rows_read, prefix=prefix, options=options)
         if rows.duplicates is not None:
             notes["duplicates"] = rows.duplicates
@@ -144,15 +145,13 @@ class EdgeType:
             "counts": [self.source.known_count, self.target.known_count],
         }
 
-    def _settle(
-        self, ends: tuple[NodeType, NodeType], partitioner: RangePartitioner, blocks: Blocks
-    ) -> None:
+    def _settle(self, ends: tuple[NodeType, NodeType], partitioner: RangePartitioner) -> None:
         """Derive from the edges how many nodes there are, where nothing else said so."""
         largest = partitioner.largest_source, partitioner.largest_target
         if self.source is self.target:
-            largest = (max(largest),) * 2
+            largest = (max(*largest, self._largest),) * 2
         for end, last in zip(ends, largest, strict=True):
-            if end.count is None and blocks.edges == 0:
+            if end.count is None and last < 0:
                 raise no_nodes(end.name, (self.inputs,))
             if end.count is None:
                 require_disk_for_rows(self._context.directory.path, last)
@@ -195,6 +194,8 @@ class EdgeType:
         for reader, chunk, done in self.inputs.chunks(self._context.plan.chunk_edges):
             sources, targets = self._translated(chunk)
             count = len(sources)
+            if not self._takes_loops(sources):
+                raise self._out_of_range(reader, chunk, sources, targets)
             rows = np.arange(first, first + count) if options.edge_ids else None
             edges = self._with_policies(_Edges(sources, targets, rows), notes)
             columns = (edges.targets, edges.sources) if swapped else (edges.sources, edges.targets)
@@ -213,6 +214,13 @@ class EdgeType:
             return both[: len(raw[0])], both[len(raw[0]) :]
         return self.source.translate(raw[0]), self.target.translate(raw[1])
 
+    def _takes_loops(self, sources: Ids) -> bool:
+        """Whether ids are in range, of self loops that will go too: they name nodes as well."""
+        if self.source is not self.target or self._context.spec.self_loops == "keep":
+            return True
+        self._largest = max(self._largest, int(sources.max(initial=-1)))
+        return int(sources.min(initial=0)) >= 0 and self._largest < _limit(self.source.count)
+
     def _with_policies(self, edges: _Edges, notes: dict[str, int]) -> _Edges:
         if self.source is not self.target:
             return edges
@@ -229,9 +237,13 @@ class EdgeType:
         self, reader: EdgeReader, chunk: EdgeChunk, sources: Ids, targets: Ids
     ) -> InputError:
         counts = self.source.count, self.target.count
-        limits = _limit(counts[0]), _limit(counts[1])
-        wrong = (sources < 0) | (sources >= limits[0]) | (targets < 0) | (targets >= limits[1])
-        return out_of_range(reader, chunk, int(np.argmax(wrong)), counts)
+        wrong = [
+            (ids < 0) | (ids >= _limit(count))
+            for ids, count in zip((sources, targets), counts, strict=True)
+        ]
+        place = int(np.argmax(wrong[0] | wrong[1]))
+        end = 0 if wrong[0][place] else 1
+        return out_of_range(reader, chunk, place, end, counts[end])
 
     # Arrays.
 
@@ -335,11 +347,11 @@ def scanned_counts(
     for edge in touched:
         ends = edge.spec.type[0], edge.spec.type[2]
         for reader, chunk, done in edge.chunks(context.plan.chunk_edges):
-            for end, ids in zip(ends, (chunk.sources, chunk.targets), strict=True):
-                if end in unknown and len(ids) and not isinstance(ids, Strings):
+            for place, ids in enumerate((chunk.sources, chunk.targets)):
+                if (end := ends[place]) in unknown and len(ids) and not isinstance(ids, Strings):
                     if int(ids.min()) < 0 or int(ids.max()) >= UNBOUNDED:
                         wrong = (ids < 0) | (ids >= UNBOUNDED)
-                        raise out_of_range(reader, chunk, int(np.argmax(wrong)), (None, None))
+                        raise out_of_range(reader, chunk, int(np.argmax(wrong)), place, None)
                     largest[end] = max(largest[end], int(ids.max()))
             context.progress.reach(before + done)
         before += edge.nbytes

@@ -10,9 +10,9 @@ from typing import Any, Literal, cast
 
 from overspill.build.array_inputs import ArrayInput, open_array, open_edge_array
 from overspill.build.pipeline import prefetched
-from overspill.build.readers.edges import EdgeChunk, EdgeReader, Strings, open_edges, sniff_format
+from overspill.build.readers.edges import EdgeChunk, EdgeReader, open_edges, sniff_format
 from overspill.build.readers.source import SourceFile
-from overspill.build.spec import MOST_NODES, BuildSpec, EdgeAxis, EdgeSpec, NodeSpec
+from overspill.build.spec import BuildSpec, EdgeAxis, EdgeSpec, NodeSpec
 from overspill.errors import InputError
 
 IdKind = Literal["dense", "remap", "text"]
@@ -166,12 +166,18 @@ class Inputs:
 
 
 def out_of_range(
-    reader: EdgeReader, chunk: EdgeChunk, place: int, counts: tuple[int | None, int | None]
+    reader: EdgeReader, chunk: EdgeChunk, place: int, end: int, nodes: int | None
 ) -> InputError:
-    """The error for the edge at `place` of a chunk, one of whose ids is out of range."""
-    ids = _shown(chunk.sources, place), _shown(chunk.targets, place)
-    wrong = 0 if not 0 <= ids[0] < (MOST_NODES if counts[0] is None else counts[0]) else 1
-    value, nodes = ids[wrong], counts[wrong]
+    """The error for an integer id that is out of range.
+
+    Args:
+        reader: Where the edge is from.
+        chunk: Its chunk.
+        place: Its place there.
+        end: Whose id it is: 0 for the source, 1 for the target.
+        nodes: How many there are; None where that is not known.
+    """
+    value = int(cast("Any", (chunk.sources, chunk.targets)[end])[place])
     if value < 0:
         told, remedy = "an id is negative", "number the nodes from 0, or build with ids='remap'"
     elif nodes is None:
@@ -183,14 +189,10 @@ def out_of_range(
         told,
         path=reader.path,
         row=reader.locate(chunk.first + place),
-        column=reader.columns[wrong],
+        column=reader.columns[end],
         value=str(value),
         remedy=remedy,
     )
-
-
-def _shown(ids: Any, place: int) -> int:
-    return -1 if isinstance(ids, Strings) else int(ids[place])
 
 
 def _node_inputs(
@@ -244,9 +246,17 @@ def _holds_text(name: str, spec: NodeSpec, edges: tuple[EdgeInputs, ...]) -> boo
 
 
 def _require_keys(array: ArrayInput, name: str, text: bool, edges: tuple[EdgeInputs, ...]) -> None:
-    """Refuse keys that are text where ids are integers, and the other way."""
+    """Refuse rows that cannot find their nodes: in an order nobody knows, or by another kind."""
     if not any(edge.readers for edge in edges if name in (edge.spec.type[0], edge.spec.type[2])):
         return  # nothing tells yet: they are still to come
+    if text and not array.keyed:
+        raise InputError(
+            f"ids of node type {name!r} are text, which are numbered in no order that the rows of "
+            f"{array.path} could follow",
+            path=array.path,
+            column=array.name,
+            remedy='name the column of ids: Columns("x", of="nodes.parquet", key="id")',
+        )
     for part in array.parts if array.keyed else ():
         if part.layout.known and part.count != 0 and part.key_text != text:
             kinds = ("text", "integers") if text else ("integers", "text")
