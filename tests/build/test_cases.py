@@ -338,3 +338,16 @@ def test_extreme_shapes_with_everything(tmp_path: Path, shape: str, self_loops: 
     for layout in ("csc", "csr"):
         rows = dataset.content(edge.arrays[layout]["w"])
         assert np.array_equal(rows, dataset.content(edge.layouts[layout]["edge_ids"]))
+
+
+def test_rows_without_keys_have_no_order_among_text_ids(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("src,dst\nann,bob\nbob,eve\n")
+    np.save(tmp_path / "x.npy", np.arange(3))
+    with pytest.raises(InputError, match=r"text, which are numbered in no order.*key=") as caught:
+        build_spec_here(
+            tmp_path / "out",
+            edges=tmp_path / "e.csv",
+            ids="text",
+            node_features={"x": tmp_path / "x.npy"},
+        )
+    assert caught.value.column == "x" and not (tmp_path / "out").exists()

@@ -229,3 +229,17 @@ def test_partition_and_verify_its_parts(tmp_path: Path) -> None:
         file.seek(-1, 2)
         file.write(b"\x07")
     assert "content changed" in command("verify", out, code=1).stderr
+
+
+def test_info_lists_everything_that_a_dataset_holds(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("src,dst,w\nann,bob,0.5\nann,bob,1.5\nbob,bob,2.5\n")
+    command(
+        "build",
+        *("--edges", tmp_path / "e.csv", "--ids", "text", "--columns", "src,dst"),
+        *("--edge-features", "w=::w", "--duplicates", "count", "--order", "degree"),
+        *("--out", tmp_path / "out"),
+    )
+    told = command("info", tmp_path / "out").stdout
+    for what in ("csc array w", "csc counts", "csc edge_ids", "hashes of ids", "text of ids, data"):
+        assert what in told
+    assert "numbers, renumbered" in told and "duplicates: 1" in told and "self loops: 1" in told

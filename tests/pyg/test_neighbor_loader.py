@@ -16,6 +16,7 @@ from torch_geometric.data import Data
 
 from confined import PythonResult, make_cold
 from overspill.errors import InputError, NoRoomError, SettingsError, StaleFileError
+from overspill.graph.construct import build_dataset
 from overspill.graph.dataset import open_dataset
 from overspill.linux.cache import cached_bytes
 from overspill.pyg import NeighborLoader
@@ -410,3 +411,14 @@ def test_a_process_that_outgrew_the_limit_is_told_to_raise_it(tmp_path: Path) ->
     with pytest.raises(NoRoomError) as caught:
         NeighborLoader(open_dataset(tmp_path), [5], memory_limit="10MiB")
     assert (caught.value.remedy or "").startswith("a limit of ")
+
+
+def test_a_dataset_of_several_types_or_without_csc_is_refused(tmp_path: Path) -> None:
+    edges = torch.randint(0, 9, (2, 40))
+    counts = {"user": 9, "item": 9}
+    typed = build_dataset(tmp_path / "t", edges={("user", "buys", "item"): edges}, num_nodes=counts)
+    with pytest.raises(InputError, match=r"one node type and one edge type; .*user, item"):
+        NeighborLoader(typed, [2])
+    rows = build_dataset(tmp_path / "r", edges=edges, num_nodes=9, layout="csr")
+    with pytest.raises(InputError, match=r"layout csc; .* has csr.*layout="):
+        NeighborLoader(rows, [2])

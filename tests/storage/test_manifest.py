@@ -93,6 +93,16 @@ def test_no_manifest_is_no_dataset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "told"),
+    [(".overspill-build", "an unfinished build.*resume=True"), ("partition.json", "a partition")],
+)
+def test_what_is_there_instead_of_a_dataset(tmp_path: Path, name: str, told: str) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(FormatError, match=told):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize(
     "change",
     [
         {"format": "parquet"},

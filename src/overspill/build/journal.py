@@ -13,10 +13,10 @@ from typing import Any
 
 from overspill.errors import FormatError, OutputDirError
 from overspill.linux.locks import lock_exclusive
-from overspill.storage.manifest import MANIFEST_NAME, read_manifest
+from overspill.storage.manifest import MANIFEST_NAME, UNFINISHED_NAME, read_manifest
 from overspill.storage.records import require_inside
 
-MARKER_NAME = ".overspill-build"
+MARKER_NAME = UNFINISHED_NAME
 SCRATCH = "scratch"  # where files that do not outlive the build go
 NESTED = f"{SCRATCH}/whole/"  # where a build inside of this one goes
 MAGIC = {"format": "overspill-build", "version": 1}

@@ -69,7 +69,11 @@ def id_reader(ids: torch.Tensor, name: str) -> Callable[[int, int], npt.NDArray[
         InputError: Not a one-dimensional int64 or int32 CPU tensor.
     """
     if not isinstance(ids, torch.Tensor) or cpu_storage(ids) is None:
-        raise InputError(f"{name} is no strided CPU tensor", column=name, remedy="pass a CPU one")
+        raise InputError(
+            f"{name} is no strided CPU tensor",
+            column=name,
+            remedy="pass one: torch.from_numpy(array), or tensor.cpu()",
+        )
     if ids.dtype not in _ID_DTYPES:
         raise InputError(
             f"{name} is of {ids.dtype}; ids are int64 or int32",

@@ -29,7 +29,7 @@ _ABSENT = {
 
 
 def require_dataset(dataset: object) -> None:
-    """Refuse what is no opened dataset, and a part of one (InputError)."""
+    """Refuse what is no dataset that can be sampled as a whole, with its reason (InputError)."""
     if not isinstance(dataset, Dataset):
         raise InputError(
             f"the loader wants an opened dataset, not {type(dataset).__name__}",
@@ -37,6 +37,21 @@ def require_dataset(dataset: object) -> None:
             remedy="open one: NeighborLoader(ov.open_dataset(path), ...)",
         )
     require_whole(dataset.part, dataset.path)
+    if (len(dataset.node_types), len(dataset.edge_types)) != (1, 1):
+        raise InputError(
+            f"the loader samples one node type and one edge type; {dataset.path} has node types "
+            f"{', '.join(dataset.node_types)} and {len(dataset.edge_types)} edge types",
+            path=str(dataset.path),
+            remedy="build the edges of one type by themselves, for this version's loader",
+        )
+    layouts = dataset.edge_record().layouts
+    if "csc" not in layouts:
+        raise InputError(
+            f"the loader samples in-neighbours, layout csc; {dataset.path} has "
+            f"{', '.join(layouts)}",
+            path=str(dataset.path),
+            remedy='build with layout="csc", or with both: layout=("csc", "csr")',
+        )
 
 
 def require_known(

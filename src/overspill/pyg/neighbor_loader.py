@@ -35,8 +35,9 @@ class NeighborLoader(DataLoader[Data]):
 
     Each batch holds the node arrays of its nodes, ``edge_index`` (local ids; row 0 the sources, row
     1 the destinations), ``n_id`` (seeds first, then in order of discovery), ``batch_size``,
-    ``input_id``, ``num_sampled_nodes``, ``num_sampled_edges`` and ``num_nodes``. There is no
-    ``e_id``: datasets store no edge ids yet. A fan-out of the degree or more gives every in-edge
+    ``input_id``, ``num_sampled_nodes``, ``num_sampled_edges`` and ``num_nodes``. Edges
+    are told by their ends alone: there is no ``e_id``, and edge arrays are not gathered, in this
+    version. A fan-out of the degree or more gives every in-edge
     exactly once; with ``replace=True`` exactly the fan-out is drawn, as PyG does. A repeated seed
     keeps its places and samples for each.
 
@@ -55,7 +56,7 @@ class NeighborLoader(DataLoader[Data]):
     Threads may iterate at the same time; without workers they take turns at each batch.
 
     Args:
-        dataset: The dataset, of one node type and one edge type.
+        dataset: The dataset, of one node type and one edge type, with the layout "csc".
         num_neighbors: One fan-out a hop; -1 for all neighbours.
         batch_size: Seeds a batch.
         input_nodes: Seeds: ids, a boolean mask of shape (nodes,), or None for all nodes; tensors,
@@ -75,7 +76,8 @@ class NeighborLoader(DataLoader[Data]):
         seed: The seed in force.
 
     Raises:
-        InputError: Bad fan-outs, seeds out of range, an unknown feature.
+        InputError: Bad fan-outs, seeds out of range, an unknown feature; several node or edge
+            types, no layout "csc", or a part of a partition.
         NoRoomError: Not even the smallest prefetch fits; the message says what to change.
         StaleFileError: A file of the dataset changed; raised from workers too. Checked before each
             batch: a file cut in the middle of one still ends the process that reads it by SIGBUS.

@@ -22,6 +22,7 @@ from overspill.storage.type_records import EdgeTypeRecord as EdgeTypeRecord
 from overspill.storage.type_records import NodeTypeRecord as NodeTypeRecord
 
 MANIFEST_NAME = "manifest.json"
+UNFINISHED_NAME = ".overspill-build"  # what marks a directory until its manifest is there
 FORMAT = "overspill-dataset"
 VERSION = 2
 _LARGEST_MANIFEST = 64 << 20
@@ -87,12 +88,7 @@ def read_manifest(directory: str | Path, *, check_files: bool = True) -> Manifes
         with path.open("rb") as file:
             text = file.read(_LARGEST_MANIFEST)
     except OSError as error:
-        raise FormatError(
-            f"{directory} is not an Overspill dataset: {MANIFEST_NAME}: {error.strerror}",
-            path=str(path),
-            errno=error.errno,
-            remedy="build it with build_dataset; an interrupted build starts over",
-        ) from error
+        raise _no_manifest(Path(directory), error) from error
     try:
         manifest = _decode(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -101,6 +97,20 @@ def read_manifest(directory: str | Path, *, check_files: bool = True) -> Manifes
         for record in manifest.files():
             check_file(Path(directory), record)
     return manifest
+
+
+def _no_manifest(directory: Path, error: OSError) -> FormatError:
+    """Say what there is instead of a dataset."""
+    if (directory / UNFINISHED_NAME).exists():
+        told = f"{directory} holds an unfinished build"
+        remedy = "build it with build_dataset: the same call starts over, or resumes (resume=True)"
+    elif (directory / "partition.json").exists():
+        told = f"{directory} holds a partition, not one dataset"
+        remedy = "open it with open_partition, or open one of its parts"
+    else:
+        told = f"{directory} is not an Overspill dataset: {MANIFEST_NAME}: {error.strerror}"
+        remedy = "build it with build_dataset, or check the path"
+    return FormatError(told, path=str(directory / MANIFEST_NAME), errno=error.errno, remedy=remedy)
 
 
 def check_file(directory: Path, record: FileRecord) -> None:

@@ -113,8 +113,16 @@ def pick_columns(path: str, names: Sequence[str], wanted: Sequence[str] | None) 
     return wanted[0], wanted[1]
 
 
-def require_columns(path: str, names: Sequence[str], wanted: Sequence[str]) -> None:
+def require_columns(
+    path: str, names: Sequence[str], wanted: Sequence[str], *, of_edges: bool = True
+) -> None:
     """Refuse a file without one of these columns, or with two of its name.
+
+    Args:
+        path: The file.
+        names: Its columns.
+        wanted: Those that there must be.
+        of_edges: Whether they are the ids of edges, which the remedy then speaks of.
 
     Raises:
         InputError: It names the columns that there are.
@@ -127,14 +135,16 @@ def require_columns(path: str, names: Sequence[str], wanted: Sequence[str]) -> N
                 f"{path} has {many} column {name!r}; its columns are {told or 'none'}",
                 path=path,
                 column=name,
-                remedy=_column_remedy(names),
+                remedy=_column_remedy(names, of_edges=of_edges),
             )
 
 
-def _column_remedy(names: Sequence[str]) -> str:
+def _column_remedy(names: Sequence[str], *, of_edges: bool) -> str:
     for mark in ";|\t" if len(names) == 1 else "":
         if mark in names[0]:
             return f"CSV cells go between commas, in .tsv files between tabs, never {mark!r}"
+    if not of_edges:
+        return "name columns that there are"
     return 'name the columns: columns=("from", "to") for the ids of edges'
 
 
@@ -171,7 +181,8 @@ class TableColumns:
 
     def __init__(self, table: Table, columns: Sequence[str], key: str | None = None) -> None:
         if table.names:  # a file of records that holds none names nothing
-            require_columns(table.path, table.names, [*columns, *([] if key is None else [key])])
+            wanted = [*columns, *([] if key is None else [key])]
+            require_columns(table.path, table.names, wanted, of_edges=False)
         self.key_text = False if key is None else table.require_ids(key)
         self.layout = table.layout(columns)
         self.path, self.nbytes, self.count = table.path, table.nbytes, table.count
