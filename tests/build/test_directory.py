@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from naive import TINY
+from overspill.build import directory as build_directory
 from overspill.build.construct import construct
 from overspill.build.describe import describe_build
 from overspill.build.directory import MARKER_NAME, BuildDirectory, is_unfinished_build
@@ -66,6 +67,30 @@ def test_an_unfinished_build_starts_over(tmp_path: Path) -> None:
     with BuildDirectory(tmp_path) as directory:
         assert [p.name for p in tmp_path.iterdir()] == [MARKER_NAME]
         directory.publish(EMPTY)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_dataset_that_was_published_while_another_build_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """Seen before it was there, it must not be taken for what a build left behind."""
+    real = build_directory.lock_marker
+
+    def late(marker: Path) -> int:
+        monkeypatch.setattr(build_directory, "lock_marker", real)
+        with BuildDirectory(tmp_path) as first:
+            first.file("x").write_text("x")
+            listed = marker.read_bytes()
+            first.publish(EMPTY)
+        if killed:  # before it dropped its marker
+            marker.write_bytes(listed)
+        return real(marker)
+
+    monkeypatch.setattr(build_directory, "lock_marker", late)
+    with pytest.raises(OutputDirError, match="finished dataset"), BuildDirectory(tmp_path):
+        pass
+    assert read_manifest(tmp_path) == EMPTY and (tmp_path / "x").read_text() == "x"
+    assert (tmp_path / MARKER_NAME).exists() == killed
 
 
 @pytest.mark.parametrize(

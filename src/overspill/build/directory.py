@@ -74,6 +74,7 @@ class BuildDirectory:
             _require_claimable(self.path)
             self._unsynced = _readable_parents(self._made) | {self.path}
             self._fd = lock_marker(self.path / MARKER_NAME)
+            self._require_unpublished()
             self._begin()
         except OSError as error:
             self._give_up_claim()
@@ -183,6 +184,15 @@ class BuildDirectory:
                 self._undo(error)
         finally:
             self._give_up_claim()
+
+    def _require_unpublished(self) -> None:
+        """Look again, now that nobody else can publish: whoever held the lock may have done so."""
+        try:
+            _require_claimable(self.path)
+        except OutputDirError:
+            if os.fstat(self._fd).st_size == 0:  # it was made to be locked
+                (self.path / MARKER_NAME).unlink()
+            raise
 
     def _undo(self, error: BaseException | None) -> None:
         """Remove what was made; what goes wrong here must not hide why the build ended."""
