@@ -21,6 +21,7 @@ from overspill.errors import (
     InputError,
     NoRoomError,
     OutputDirError,
+    SettingsError,
     StaleFileError,
 )
 from overspill.pyg import NeighborLoader
@@ -153,6 +154,8 @@ def test_a_partition_and_its_parts_pickle_by_path(tmp_path: Path) -> None:
         ({"num_nodes": 3}, InputError, "source is a dataset already"),
         ({"memory_limit": "1MiB"}, NoRoomError, 'memory_limit to "32MiB"'),
         ({"memory_limit": "some"}, ValueError, "not a size"),
+        ({"memory_limit": 1.5}, SettingsError, "not a size"),
+        ({"memory_limit": np.int64(1)}, NoRoomError, 'memory_limit to "32MiB"'),
         ({"source": "part"}, InputError, "is itself a part"),
         ({"out": "whole"}, OutputDirError, "finished dataset"),
         ({"out": "done"}, OutputDirError, "finished partition"),

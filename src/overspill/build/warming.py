@@ -1,6 +1,7 @@
 """The kernels that a build will use, compiled or loaded before it plans its memory.
 
-What is not foreseen is 8-byte ids of a graph whose number of nodes nobody told.
+What is not foreseen is 8-byte ids of a graph whose number of nodes nobody told, and of edges beyond
+2**31 - 1 of them.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import torch
 from overspill.build.directory import BuildDirectory, is_unfinished_build
 from overspill.build.parting.split import split_dataset
 from overspill.build.parting.split_moves import BUFFER_BYTES, CACHE_BYTES, warm_routing
+from overspill.build.spec import plain_integer
 from overspill.errors import FormatError, InputError, NoRoomError, SettingsError, StaleFileError
 from overspill.graph.construct import build_dataset
 from overspill.graph.dataset import Dataset, open_dataset
@@ -279,8 +280,8 @@ def _limit(memory_limit: str | int | None) -> int | None:
     if memory_limit is None:
         return None
     try:
-        return parse_bytes(memory_limit)
-    except ValueError as error:
+        return parse_bytes(plain_integer(memory_limit))
+    except (ValueError, TypeError) as error:
         raise SettingsError(
             f"memory_limit={memory_limit!r} is not a size",
             remedy='write it like "2GiB" or 1073741824',
