@@ -19,7 +19,7 @@ from overspill.build.construct import construct
 from overspill.build.describe import describe_build
 from overspill.build.directory import MARKER_NAME, BuildDirectory
 from overspill.build.inputs import Inputs
-from overspill.errors import FormatError, OutputDirError
+from overspill.errors import FormatError, OutputDirError, StaleFileError
 from overspill.settings import child_environment
 from overspill.storage.manifest import read_manifest
 
@@ -114,6 +114,24 @@ def test_killed_after_every_step(
     assert done == 13
     identifiers = {read_manifest(path).identifier for path in tmp_path.glob("killed-*")}
     assert len(identifiers) == 1
+
+
+@pytest.mark.parametrize("how", ["gone", "cut"])
+def test_a_file_of_a_finished_step_that_is_not_whole_is_not_published(
+    tmp_path: Path, options: dict[str, Any], how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch, pytest.raises(_Killed):
+        kill_after(patch, 8)
+        build(out, options)
+    lost = out / "edges/user/follows/user/csc.indices.safetensors"
+    if how == "gone":
+        lost.unlink()
+    else:
+        lost.write_bytes(lost.read_bytes()[:-4])
+    with pytest.raises(StaleFileError, match=r"csc\.indices") as caught:
+        build(out, options, resume=True)
+    assert caught.value.path == str(lost) and not list(out.iterdir())
 
 
 def test_another_build_is_not_resumed(

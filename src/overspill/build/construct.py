@@ -32,7 +32,7 @@ from overspill.build.sending.incoming import Arrived, take_in
 from overspill.build.spec import STREAM_PREFIX, BuildSpec
 from overspill.errors import DiskRefusedError, OutputDirError
 from overspill.linux.mounts import filesystem_type, free_disk_bytes, is_memory_backed
-from overspill.storage.manifest import Manifest
+from overspill.storage.manifest import Manifest, check_file
 from overspill.storage.records import FileRecord
 
 # What the spec says of this machine and of one run rather than of the dataset.
@@ -86,6 +86,7 @@ def construct(
         OutputDirError: The output directory holds something else, or lies in memory.
         DiskRefusedError: The disk refused; nothing is left behind.
         UnavailableError: The file system cannot be asked for its room.
+        StaleFileError: A file of the build was removed or changed by something else.
     """
     started = time.monotonic()
     progress = Progress(send)
@@ -163,6 +164,8 @@ class _Build:
             node.store_arrays()
         self._context.progress.begin("publish", 1, "steps")
         manifest = self._manifest(options)
+        for record in manifest.files():  # steps may have been finished days ago
+            check_file(self._context.directory.path, record)
         self._arrived.remove()
         self._context.directory.publish(manifest)
         return manifest
