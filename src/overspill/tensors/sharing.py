@@ -169,14 +169,15 @@ def _needs_sharing(tensor: torch.Tensor) -> bool:
 def _require_room(moving: list[torch.Tensor], rooms: Rooms | None) -> None:
     nbytes = staying = extra = 0
     for tensor in moving:
-        storage = tensor.untyped_storage()
-        nbytes += storage.nbytes()
-        if not storage.resizable():
+        # No name for the storage: a reference to it would count as another holder.
+        size = tensor.untyped_storage().nbytes()
+        nbytes += size
+        if not tensor.untyped_storage().resizable():
             # Whose memory torch did not allocate keeps it: the array beneath it lives on.
-            staying += storage.nbytes()
+            staying += size
         else:
             # Torch frees it once it is copied: held twice for as long, one tensor at a time.
-            extra = max(extra, PIECE_BYTES if moves_by_pieces(tensor) else storage.nbytes())
+            extra = max(extra, PIECE_BYTES if moves_by_pieces(tensor) else size)
     _require_shm(nbytes, staying + extra, rooms)
 
 
