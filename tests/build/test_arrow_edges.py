@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.feather
 import pytest
 
-from overspill.build.readers.edges import arrow_edges
+from overspill.build.readers import arrow_edges
 from overspill.build.readers.tables import open_table
 from overspill.errors import InputError
 from reading import edges_of, gathered, opened, place, refused, rows_of

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from overspill.build.readers.edges import csv_stream
+from overspill.build.readers import csv_stream
 from overspill.errors import InputError
 from reading import edges_of, opened, place, refused, rows_of
 

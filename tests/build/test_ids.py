@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from confined import PythonResult, make_cold
+from overspill.build.ids import numbers as ids_module
 from overspill.build.ids.numbers import IdTranslator
-from overspill.build.ids.numbers import numbers as ids_module
 from overspill.errors import FormatError
 from overspill.linux.cache import drop_cache
 from overspill.storage.arrays import ArrayWriter

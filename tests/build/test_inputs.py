@@ -13,7 +13,7 @@ from naive import TINY, build_here, read_built, require_naive
 from overspill.build.construct import construct
 from overspill.build.describe import describe_build
 from overspill.build.inputs import Inputs
-from overspill.build.readers.edges import snap_edges
+from overspill.build.readers import snap_edges
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 EDGES = np.random.default_rng(8).integers(0, 30, (2, 200))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from overspill.build.passes.spool import ScratchFile
-from overspill.build.readers.edges import reorder
+from overspill.build.readers import reorder
 from overspill.build.readers.reorder import Reorder
 
 SHAPES = [(7,), (1, 50), (50, 1), (5, 200), (200, 5), (13, 17), (3, 4, 5), (6, 1, 9), (2, 30, 7, 3)]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from confined import PythonResult, make_cold
 from overspill.build.directory import BuildDirectory
-from overspill.build.ids.numbers import text_ids, text_runs
+from overspill.build.ids import text_ids, text_runs
 from overspill.build.ids.text_ids import TextIdRecords, TextTranslator, store_distinct_strings
 from overspill.build.plan import BuildPlan
 from overspill.build.readers.edges import Strings

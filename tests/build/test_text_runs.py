@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from overspill.build.ids.numbers import text_runs
+from overspill.build.ids import text_runs
 from overspill.build.ids.text_collector import MOST_STRING_BYTES, TextCollector
 from overspill.build.ids.text_runs import TextRuns
 from overspill.build.ids.text_sort import HashCollisionError, SortedStrings

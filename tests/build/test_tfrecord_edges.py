@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from overspill.build.readers.edges import tfrecord_stream
+from overspill.build.readers import tfrecord_stream
 from overspill.build.readers.tables import open_table
 from overspill.errors import InputError
 from reading import edges_of, gathered, opened, place, refused, rows_of
