@@ -10,22 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from naive import TINY
 from overspill.build.directory import SCRATCH, BuildDirectory
 from overspill.build.moving.row_output import RowOutput
-from overspill.build.plan import BuildPlan
 from overspill.storage.arrays import map_array
 from overspill.storage.records import STORED_DTYPES, FileRecord, numpy_view_dtype
 
 # A few ranges and blocks of one page: dozens of rows take several levels.
-NARROW = BuildPlan(
-    chunk_edges=7,
-    ranges=4,
-    block_bytes=64,
-    spare_blocks=2,
-    bucket_bytes=2048,
-    run_ids=8,
-    copy_bytes=64,
-)
+NARROW = TINY
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -132,7 +132,8 @@ def fingerprint_of(spec: BuildSpec) -> str:
     parts = [*(edge.arrays for edge in spec.edges), *(node.arrays for node in spec.nodes.values())]
     paths += [path for arrays in parts for array in arrays.values() for path in array.paths]
     files = [
-        [asdict(source.identity), source.modified_ns]
+        # Not the device: its number may be another after a reboot.
+        [asdict(replace(source.identity, device=0)), source.modified_ns]
         for source in (
             SourceFile.check(path) for path in paths if not path.startswith(STREAM_PREFIX)
         )

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from overspill.build.directory import BuildDirectory
+from overspill.build.moving.row_sources import ArrayRows
 from overspill.build.plan import BuildPlan
 from overspill.build.progress import Progress
 from overspill.build.spec import BuildSpec
-from overspill.storage.records import FileRecord, numpy_view_dtype
+from overspill.storage.records import FileRecord
 
 
 @dataclass(frozen=True)
@@ -47,22 +46,6 @@ class BuildContext:
         return result
 
     def pieces(self, record: FileRecord) -> Iterator[npt.NDArray[Any]]:
-        """Read one of the build's own array files in order, a piece at a time."""
-        return stored_pieces(self.directory.path, record, most_bytes=self.plan.copy_bytes)
-
-
-def stored_pieces(
-    directory: Path, record: FileRecord, *, most_bytes: int
-) -> Iterator[npt.NDArray[Any]]:
-    """Yield the rows of an array file in order, in fresh arrays of about `most_bytes`."""
-    dtype = numpy_view_dtype(record.dtype)
-    items = int(np.prod(record.shape[1:], dtype=np.int64))
-    if not items or not record.shape[0]:
-        return
-    rows = max(1, most_bytes // (items * dtype.itemsize))
-    payload = record.shape[0] * items * dtype.itemsize
-    with (directory / record.path).open("rb", buffering=0) as file:
-        file.seek(record.nbytes - payload)
-        for first in range(0, record.shape[0], rows):
-            count = min(rows, record.shape[0] - first) * items
-            yield np.fromfile(file, dtype, count).reshape(-1, *record.shape[1:])
+        """Read one of the build's own array files in order; a piece lasts until the third after."""
+        rows = ArrayRows(self.directory.path / record.path, record)
+        return rows.pieces(self.plan.copy_bytes)

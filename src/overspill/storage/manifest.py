@@ -33,7 +33,7 @@ class Manifest:
     """Everything that a dataset says about itself.
 
     Attributes:
-        identifier: Random, 32 hex digits: tells two datasets at one path apart.
+        identifier: 32 hex digits, the same for the same files: tells datasets at one path apart.
         node_types: By name.
         edge_types: By (source, relation, target).
         options: The build's options, as JSON.
