@@ -172,7 +172,7 @@ def test_from_files_at_two_sizes_and_numbers_of_threads(
     run_python: Callable[..., PythonResult], tmp_path: Path
 ) -> None:
     peaks = []
-    for count, threads in ((100_000, 1), (300_000, 1), (300_000, 8)):
+    for count, threads in ((300_000, 1), (900_000, 1), (900_000, 8)):
         paths = write_graph(tmp_path, count)
         options = from_files(paths)
         peaks.append(peak_of(run_python, paths, tmp_path / "out", options, threads=threads))

@@ -46,7 +46,8 @@ def main() -> int:
         warm_kernels(spec, inputs)
         if not _started_again() and compiled_into_cache():
             _start_again(spec, events)
-        with PeakSampler(children=False) as sampler:
+        # A short build has phases of some tens of ms: the default would miss their peaks.
+        with PeakSampler(children=False, interval_s=0.02) as sampler:
             base = max(process_memory().anon_bytes, sampler.peaks.anon_bytes)
             plan = plan_build(
                 base_bytes=base,
