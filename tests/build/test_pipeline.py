@@ -109,3 +109,35 @@ def test_an_error_behind_is_raised_at_the_next_step() -> None:
     with pytest.raises(OSError, match="full"):
         behind.submit(fail)
     behind.close()
+
+
+def test_a_deeper_queue_waits_for_the_oldest_call_when_it_is_full() -> None:
+    open_gate, done = threading.Event(), []
+    behind: Behind[int] = Behind("test", depth=2)
+
+    def act(number: int) -> int:
+        open_gate.wait()
+        done.append(number)
+        return number
+
+    assert behind.submit(act, 1) is None and behind.submit(act, 2) is None
+    assert done == []
+    open_gate.set()
+    assert behind.submit(act, 3) == 1
+    behind.wait_for_all()
+    assert done == [1, 2, 3] and behind.wait() is None
+    behind.close()
+
+
+def test_waiting_for_all_raises_what_failed_first() -> None:
+    behind: Behind[None] = Behind("test", depth=3)
+
+    def fail(number: int) -> None:
+        raise OSError(number, "full")
+
+    for number in (5, 28):
+        behind.submit(fail, number)
+    with pytest.raises(OSError, match="full") as caught:
+        behind.wait_for_all()
+    assert caught.value.errno == 5
+    behind.close()

@@ -82,3 +82,20 @@ def test_importing_never_fails_without_a_home(tmp_path: Path) -> None:
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True
     )
     assert result.stdout.strip() == "2", result.stderr
+
+
+def test_kernels_load_without_linear_algebra_where_told_so() -> None:
+    pytest.importorskip("scipy")
+    script = (
+        "import sys\n"
+        "from overspill.kernels.jit import leave_out_linear_algebra\n"
+        "from overspill.kernels.gather import first_outside\n"
+        "import numpy as np\n"
+        "if sys.argv[1:]: leave_out_linear_algebra()\n"
+        "print(first_outside(np.zeros(1, np.int64), 1)[0], bool(sys.modules.get('scipy.linalg')))\n"
+    )
+    said = [
+        subprocess.run([sys.executable, "-c", script, *more], capture_output=True, text=True).stdout
+        for more in ([], ["leave"])
+    ]
+    assert said == ["0 True\n", "0 False\n"]

@@ -8,6 +8,7 @@ from overspill.kernels.partition import (
     FULL,
     LARGEST_SOURCE,
     LARGEST_TARGET,
+    LOOPS,
     scatter_edges,
 )
 
@@ -25,7 +26,7 @@ def scatter(
     opened, fill = np.arange(4), np.zeros(4, np.int64)
     free = np.concatenate([np.arange(4, 4 + spare), np.zeros(4, np.int64)])
     full, ranges = np.zeros(4 + spare, np.int64), np.zeros(4 + spare, np.int64)
-    state = np.array([spare, 0, -1, -1])
+    state = np.array([spare, 0, -1, -1, 0])
     edges = np.array(sources, np.int64), np.array(targets, np.int64), np.empty(0, np.int64)
     no_hubs = np.full(1, -1), np.zeros((1, 4), np.int64)
     tables = opened, fill, free, full, ranges
@@ -48,6 +49,11 @@ def test_each_edge_lands_in_its_range_in_order(dtype: type) -> None:
         wanted = [(s, t) for s, t in zip(sources, targets, strict=True) if t // 2 == index]
         assert found[index] == wanted
     assert state[LARGEST_SOURCE] == max(sources) and state[LARGEST_TARGET] == max(targets)
+
+
+def test_it_counts_edges_between_a_number_and_itself() -> None:
+    at, _, state = scatter([1, 2, 3, 3], [1, 3, 3, 3], spare=9)
+    assert (at, state[LOOPS]) == (4, 3)
 
 
 def test_it_stops_when_the_last_free_block_is_taken() -> None:

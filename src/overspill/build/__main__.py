@@ -23,7 +23,7 @@ from overspill.build.spec import BuildSpec
 from overspill.build.warming import warm_kernels
 from overspill.build.wire import encode_error, name_error
 from overspill.errors import OverspillError
-from overspill.kernels.jit import compiled_into_cache
+from overspill.kernels.jit import compiled_into_cache, leave_out_linear_algebra
 from overspill.linux.cgroups import available_memory_bytes
 from overspill.linux.peaks import PeakSampler
 from overspill.linux.processes import process_memory
@@ -43,6 +43,7 @@ def main() -> int:
     send = _sender(events)
     try:
         inputs = Inputs.open(without_streams(spec))
+        leave_out_linear_algebra()
         warm_kernels(spec, inputs)
         if not _started_again() and compiled_into_cache():
             _start_again(spec, events)

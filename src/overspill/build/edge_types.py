@@ -134,6 +134,8 @@ class EdgeType:
         with partitioner:
             rows_read = self._partition(partitioner, options, notes, swapped=layout == "csr")
             blocks = partitioner.finish()
+            if self._takes_edges_as_they_come:
+                notes["self_loops"] = partitioner.loops
             self._settle(ends, partitioner)
             rows = self._assemble(blocks, ends, rows_read, prefix=prefix, options=options)
         if rows.duplicates is not None:
@@ -221,8 +223,15 @@ class EdgeType:
         self._largest = max(self._largest, int(sources.max(initial=-1)))
         return int(sources.min(initial=0)) >= 0 and self._largest < _limit(self.source.count)
 
+    @property
+    def _takes_edges_as_they_come(self) -> bool:
+        """Whether no policy touches them: their self loops are counted as they are partitioned."""
+        spec = self._context.spec
+        alike = self.source is self.target
+        return alike and spec.self_loops == "keep" and not spec.to_undirected
+
     def _with_policies(self, edges: _Edges, notes: dict[str, int]) -> _Edges:
-        if self.source is not self.target:
+        if self.source is not self.target or self._takes_edges_as_they_come:
             return edges
         loops = edges.sources == edges.targets
         found = int(np.count_nonzero(loops))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
@@ -66,23 +67,33 @@ def prefetched(items: Iterator[Item]) -> Iterator[Item]:
 
 
 class Behind(Generic[Item]):
-    """Runs calls in order in one thread, at most one waiting: `submit` waits for the one before."""
+    """Runs calls in order in one thread; `submit` waits where too many are under way.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        name: Of the thread.
+        depth: Calls under way at most: with 1, `submit` waits for the one before.
+    """
+
+    def __init__(self, name: str, *, depth: int = 1) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._pending: Future[Item] | None = None
+        self._depth = depth
+        self._pending: deque[Future[Item]] = deque()
 
     def submit(self, act: Callable[..., Item], *arguments: Any) -> Item | None:
-        """Start a call; returns the result of the call before it, or raises its error."""
-        before = self.wait()
-        self._pending = self._pool.submit(act, *arguments)
+        """Start a call; returns the result of the one it had to wait for, or raises its error."""
+        before = self.wait() if len(self._pending) >= self._depth else None
+        self._pending.append(self._pool.submit(act, *arguments))
         return before
 
     def wait(self) -> Item | None:
-        """The result of the call under way, once it is there; None when there is none."""
-        pending, self._pending = self._pending, None
-        return None if pending is None else pending.result()
+        """The result of the oldest call under way, once it is there; None when there is none."""
+        return self._pending.popleft().result() if self._pending else None
+
+    def wait_for_all(self) -> None:
+        """Wait until no call is under way; raises the error of the first that failed."""
+        while self._pending:
+            self.wait()
 
     def close(self) -> None:
-        """Wait for the thread to end; the result or error of the last call is dropped."""
+        """Wait for the thread to end; the results or errors of the last calls are dropped."""
         self._pool.shutdown(wait=True)

@@ -142,7 +142,7 @@ def _scaled(scale: int, threads: int) -> dict[str, int]:
         "chunk_edges": min(scale, 8) << 15,
         "ranges": 512 if scale >= 4 else 256 if scale == 2 else 128,
         "block_bytes": (64 if scale >= 4 else 32) << 10,
-        "spare_blocks": 12 * min(scale, 8),
+        "spare_blocks": 24 * scale,
         "threads": threads,
         "bucket_bytes": scale * _ROWS_BYTES // (threads + _BUCKETS_BESIDE) // _PAGE * _PAGE,
         "run_ids": scale << 16,

@@ -20,7 +20,7 @@ from overspill.kernels.jit import kernel
 
 Ids = npt.NDArray[np.int64]
 # Places in the state array.
-FREE, FULL, LARGEST_SOURCE, LARGEST_TARGET = 0, 1, 2, 3
+FREE, FULL, LARGEST_SOURCE, LARGEST_TARGET, LOOPS = 0, 1, 2, 3, 4
 # Columns of a hub's rule.
 FIRST_RANGE, FIRST_SOURCE, SHIFT, LAST = 0, 1, 2, 3
 
@@ -48,7 +48,8 @@ def scatter_edges(
         hubs: A table of targets, a power of two long, where a hub stands at the place that its
             low bits say and others are -1; and a rule for each (first range, first source, shift,
             last): source s goes to ``first range + min(last, (s - first source) >> shift)``.
-        state: Free blocks, full blocks, largest source and largest target seen; updated.
+        state: Free blocks, full blocks, largest source and largest target seen, edges whose ends
+            are the same number; updated.
 
     Returns:
         The first position not taken: stopped by a limit, or because the stack is empty.
@@ -60,7 +61,7 @@ def scatter_edges(
     mask = hub_targets.shape[0] - 1
     capacity = pool.shape[1]
     with_ids = pool.shape[2] == 3
-    largest_source, largest_target = state[2], state[3]
+    largest_source, largest_target, loops = state[2], state[3], state[4]
     position = start
     while position < sources.shape[0]:
         source, target = sources[position], targets[position]
@@ -70,6 +71,8 @@ def scatter_edges(
             break
         largest_source = max(largest_source, source)
         largest_target = max(largest_target, target)
+        if source == target:
+            loops += 1
         index = (target - base) >> shift
         hub = target & mask
         if hub_targets[hub] == target:
@@ -90,5 +93,5 @@ def scatter_edges(
             fill[index] = 0
             if state[0] == 0:
                 break
-    state[2], state[3] = largest_source, largest_target
+    state[2], state[3], state[4] = largest_source, largest_target, loops
     return position

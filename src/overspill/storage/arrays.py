@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +34,7 @@ from overspill.storage.write_behind import WriteBehind
 TENSOR_NAME = "data"
 _PAGE = 4096
 _LONGEST_HEADER = 1 << 20
+_HASHED_BESIDE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class ArrayWriter:
         self._start = len(encode_header(dtype, self._shape))
         self._nbytes = self._start + payload_bytes(dtype, self._shape)
         self._hash = hashlib.sha256()
+        self._hasher = ThreadPoolExecutor(1, thread_name_prefix="overspill-hash")
         self._fd = -1
         self.result: FileRecord | None = None
 
@@ -127,8 +130,16 @@ class ArrayWriter:
         if self._out.offset + rows.nbytes > self._nbytes:
             raise ValueError(f"{self.path}: more rows than the shape {self._shape} holds")
         data = rows.reshape(-1).view(np.uint8).data
-        self._hash.update(data)
-        self._out.append(data)
+        if len(data) < _HASHED_BESIDE_BYTES:
+            self._hash.update(data)
+            self._out.append(data)
+            return
+        # Both release the interpreter's lock, and neither changes the data.
+        hashing = self._hasher.submit(self._hash.update, data)
+        try:
+            self._out.append(data)
+        finally:
+            hashing.result()
 
     def __exit__(
         self,
@@ -136,6 +147,7 @@ class ArrayWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._hasher.shutdown()
         if kind is not None:
             self._abandon()
             return

@@ -27,6 +27,7 @@ from overspill.kernels.partition import (
     FULL,
     LARGEST_SOURCE,
     LARGEST_TARGET,
+    LOOPS,
     scatter_edges,
 )
 from overspill.linux.direct import DIRECT_ALIGNMENT_BYTES, aligned_bytes
@@ -87,11 +88,13 @@ class RangePartitioner:
         )
         self._hub_targets = np.full(_HUB_TABLE, -1)
         self._hub_rules = np.zeros((_HUB_TABLE, 4), np.int64)
-        self._state = np.array([0, 0, -1, -1], np.int64)
+        self._state = np.array([0, 0, -1, -1, 0], np.int64)
         self._open_fresh_blocks()
         paged = payload % DIRECT_ALIGNMENT_BYTES == 0
         self.spool = Spool(path, columns=self._columns, paged=paged)
-        self._writer: Behind[Ids] = Behind("overspill-spool")
+        # A quarter is being filled and a quarter waits while half is being written.
+        self._handed_over = max(1, plan.spare_blocks // 4)
+        self._writer: Behind[Ids] = Behind("overspill-spool", depth=2)
 
     @property
     def largest_source(self) -> int:
@@ -107,6 +110,11 @@ class RangePartitioner:
     def largest_id(self) -> int:
         """The largest id of both, or -1."""
         return max(self.largest_source, self.largest_target)
+
+    @property
+    def loops(self) -> int:
+        """How many edges have the same number at both ends."""
+        return int(self._state[LOOPS])
 
     def add(self, sources: Ids, targets: Ids, edge_ids: Ids | None = None) -> int:
         """Append edges, in constant memory.
@@ -127,7 +135,7 @@ class RangePartitioner:
         at, count = 0, len(sources)
         while at < count:
             at = self._scatter(edges, at)
-            if self._state[FULL]:
+            if self._state[FULL] >= self._handed_over or self._state[FREE] == 0:
                 self._hand_over()
             if self._state[FREE] == 0:
                 self._take_back(self._writer.wait())
@@ -233,10 +241,12 @@ class RangePartitioner:
         self._state[FULL] = 0
 
     def _flush(self) -> None:
+        if self._state[FULL]:
+            self._hand_over()
         partial = np.flatnonzero(self._fill)
         if len(partial):
             self._write(self._opened[partial], partial, self._fill[partial])
-        self._writer.wait()
+        self._writer.wait_for_all()
         self._open_fresh_blocks()
 
     def _write(self, blocks: Ids, ranges: Ids, counts: Ids) -> None:
@@ -275,7 +285,7 @@ def warm_partition(*, edge_ids: bool, wide: bool) -> None:
     table = np.zeros(3, np.int64)
     tables = table.copy(), table.copy(), table.copy(), table.copy(), table.copy()
     hubs = np.full(1, -1), np.zeros((1, 4), np.int64)
-    state = np.array([1, 0, -1, -1])
+    state = np.array([1, 0, -1, -1, 0])
     edges = one, one, one if edge_ids else _NO_IDS, 0
     scatter_edges(edges, (0, 0, 1, 1, 1), pool, tables, hubs, state)
 
