@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import itertools
 import os
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,24 +13,38 @@ from confined import make_cold
 from overspill.errors import StaleFileError
 from overspill.graph import paged
 from overspill.graph.paged import PagedArray, shows_residency
+from overspill.linux.cache import release_mapped
+from overspill.linux.device_reads import device_bytes_read
+from overspill.linux.fetch import PageFetcher
 from overspill.linux.pages import resident_bytes, resident_pages
+from overspill.linux.safe_read import SafeReader
 from small_graphs import write_array
 
+FETCHES = ["process_madvise", "fadvise", "pread"]
+READS = ["process_vm_readv", "preadv"]
 
-def opened(path: Path, rows: np.ndarray) -> PagedArray:
+
+def opened(path: Path, rows: np.ndarray, *, threads: int = 1) -> PagedArray:
     record = write_array(path, rows)
     nbytes = rows.nbytes // max(len(rows), 1)
-    return PagedArray(path, record, stride_bytes=nbytes, span_bytes=nbytes)
+    return PagedArray(path, record, stride_bytes=nbytes, span_bytes=nbytes, threads=threads)
+
+
+def make_warm(array: PagedArray) -> None:
+    """Writing leaves a file out of the cache."""
+    assert len(Path(array.mapping.path).read_bytes()) == array.mapping.nbytes
+    assert resident_pages(array.mapping.address, array.mapping.nbytes).all()
 
 
 def random_rows(count: int, width: int, dtype: type = np.uint8) -> np.ndarray:
-    return np.random.default_rng(count).integers(0, 200, (count, width)).astype(dtype)
+    return np.random.default_rng(count).integers(0, 200, (count, width), np.uint8).astype(dtype)
 
 
 @pytest.mark.parametrize(
     ("count", "width", "dtype"),
     [
         (50_000, 4, np.uint8),  # a few bytes
+        (50_000, 3, np.uint8),
         (9_000, 128, np.float32),
         (9_000, 3, np.float16),
         (3_000, 1500, np.uint8),  # straddles pages
@@ -44,20 +61,144 @@ def test_rows_arrive_in_the_order_asked_for(
     if cold:
         make_cold(tmp_path / "rows")
         assert resident_bytes(array.mapping.address, array.mapping.nbytes) == 0
+    else:
+        make_warm(array)
     ids = np.random.default_rng(1).integers(0, count, 6_000)
     out = np.zeros((6_000, width), dtype=dtype)
     array.take(ids, out)
     np.testing.assert_array_equal(out, rows[ids])
+    assert (array.counts.rows, array.counts.bytes_copied) == (6_000, out.nbytes)
+    assert (array.counts.pages_asked > 0) == cold
+
+
+@pytest.mark.parametrize("state", ["cold", "warm", "half"])
+@pytest.mark.parametrize("size", [7, 500])
+@pytest.mark.parametrize("width", [512, 5000])
+def test_rows_go_to_the_places_given(tmp_path: Path, state: str, size: int, width: int) -> None:
+    rows = random_rows(2_000, width)
+    array = opened(tmp_path / "rows", rows, threads=2)
+    make_warm(array) if state == "warm" else make_cold(tmp_path / "rows")
+    if state == "half":
+        array.take(np.arange(0, 1_500, 2), np.empty((750, width), np.uint8))
+    rng = np.random.default_rng(3)
+    ids, places = rng.integers(0, 2_000, size), rng.permutation(2 * size)[:size]
+    out = np.full((2 * size, width), 255, dtype=np.uint8)
+    array.take(ids, out, places=places)
+    np.testing.assert_array_equal(out[places], rows[ids])
+    assert (np.delete(out, places, axis=0) == 255).all()
+
+
+@pytest.mark.parametrize(("fetch", "read"), list(itertools.product(FETCHES, READS)))
+def test_every_way_of_asking_and_reading(tmp_path: Path, fetch: Any, read: Any) -> None:
+    rows = random_rows(20_000, 300)
+    array = opened(tmp_path / "rows", rows)
+    array._fetcher = PageFetcher(array.mapping, method=fetch)
+    array._reader = SafeReader(array.mapping, method=read)
+    make_cold(tmp_path / "rows")
+    ids = np.random.default_rng(1).integers(0, 20_000, 900)
+    ids[:2] = 0, 19_999
+    out = np.zeros((900, 300), np.uint8)
+    array.take(ids, out)
+    np.testing.assert_array_equal(out, rows[ids])
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("placed", [True, False])
+def test_threads_share_the_copy_and_end_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int, placed: bool
+) -> None:
+    monkeypatch.setattr(paged, "SHARE_BYTES", 1000)
+    rows = random_rows(3_000, 64)
+    array = opened(tmp_path / "rows", rows, threads=threads)
+    make_warm(array)
+    ids = np.random.default_rng(1).integers(0, 3_000, 1_001)
+    places = np.random.default_rng(2).permutation(1_001) if placed else None
+    used, copy = set(), paged.copy_present
+
+    def recorded(*arguments: Any) -> int:
+        used.add(threading.get_ident())
+        return copy(*arguments)
+
+    monkeypatch.setattr(paged, "copy_present", recorded)
+    out = np.zeros((1_001, 64), np.uint8)
+    array.take(ids, out, places=places)
+    np.testing.assert_array_equal(out if places is None else out[places], rows[ids])
+    assert threading.active_count() == 1
+    assert (threading.get_ident() in used) and (len(used) > 1) == (threads > 1)
+    assert array.counts.pages_asked == 0
 
 
 def test_a_cold_read_brings_the_distinct_pages_and_hardly_more(tmp_path: Path) -> None:
     array = opened(tmp_path / "rows", random_rows(200_000, 512))
     make_cold(tmp_path / "rows")
     ids = np.random.default_rng(1).integers(0, 200_000, 3_000)
+    before = device_bytes_read()
     array.take(ids, np.empty((3_000, 512), np.uint8))
+    after = device_bytes_read()
     distinct = len(np.unique((array._offset + ids * 512) // 4096))
     held = resident_bytes(array.mapping.address, array.mapping.nbytes) // 4096
     assert distinct <= held <= 1.1 * distinct
+    assert array.counts.pages_asked == distinct
+    if before is not None and after is not None:
+        assert 0.99 * distinct * 4096 <= after - before <= 1.1 * distinct * 4096
+
+
+def test_of_a_file_that_is_partly_cached_only_the_rest_is_asked_for(tmp_path: Path) -> None:
+    rows = random_rows(80_000, 512)
+    array = opened(tmp_path / "rows", rows)
+    make_cold(tmp_path / "rows")
+    first = 60_000 * 512 // 4096 + 1
+    array._fetcher.request(np.array([0]), np.array([first]))
+    np.asarray(array.mapping)[: first * 4096 : 4096].sum()
+    ids = np.random.default_rng(1).integers(0, 80_000, 3_000)
+    absent = len(np.unique(((array._offset + ids * 512) // 4096)[ids >= 60_000]))
+    out = np.zeros((3_000, 512), np.uint8)
+    array.take(ids, out)
+    np.testing.assert_array_equal(out, rows[ids])
+    assert absent - 1 <= array.counts.pages_asked <= absent
+
+
+def test_of_a_few_items_each_is_looked_at(tmp_path: Path) -> None:
+    rows = random_rows(40_000, 512)
+    array = opened(tmp_path / "rows", rows)
+    make_cold(tmp_path / "rows")
+    out = np.zeros((3, 512), np.uint8)
+    array.take(np.array([9_000, 17, 9_001]), out)
+    assert array.counts.pages_asked == 2
+    array.take(np.array([9_000, 30_000, 17]), out)
+    assert array.counts.pages_asked == 3
+    np.testing.assert_array_equal(out, rows[[9_000, 30_000, 17]])
+
+
+def test_pages_that_went_after_the_look_are_read_all_the_same(tmp_path: Path) -> None:
+    rows = random_rows(40_000, 512)
+    array = opened(tmp_path / "rows", rows)
+    make_warm(array)
+    ids = np.random.default_rng(1).integers(0, 40_000, 2_000)
+    out = np.zeros((2_000, 512), np.uint8)
+    array.take(ids, out)
+    assert array._presence.known() is not None
+    before = array.counts.pages_asked
+    release_mapped(array.mapping.address, array.mapping.nbytes, array.mapping.path)
+    out[:] = 0
+    array.take(ids, out)
+    np.testing.assert_array_equal(out, rows[ids])
+    assert array.counts.pages_asked == before
+
+
+def test_asking_brings_pages_and_copies_nothing(tmp_path: Path) -> None:
+    array = opened(tmp_path / "rows", random_rows(40_000, 512))
+    make_cold(tmp_path / "rows")
+    ids = np.array([39_999, 5, 4, 20_000, 5] * 20)
+    pages = np.unique((array._offset + ids * 512) // 4096)
+    assert array.ask(ids, most_bytes=2 * 4096) == 2 * 4096
+    assert array.ask(ids) in (4096, 2 * 4096, 3 * 4096)  # some may be under way still
+    np.asarray(array.mapping)[pages * 4096].sum()
+    held = resident_pages(array.mapping.address, array.mapping.nbytes)
+    assert np.flatnonzero(held).tolist() == pages.tolist()
+    assert array.ask(ids) == 0
+    assert array.ask(ids[:0]) == 0
+    assert array.counts.rows == 0
 
 
 def test_pages_are_asked_for_in_windows_and_only_when_absent(
@@ -172,4 +313,5 @@ def test_where_residency_is_hidden_pages_are_always_asked_for(
     out = np.empty((2, 512), np.uint8)
     array.take(np.array([99, 0]), out)
     assert asked == [2]
+    assert array.ask(np.array([99, 0])) == 2 * 4096
     np.testing.assert_array_equal(out, rows[[99, 0]])

@@ -1,19 +1,30 @@
-"""Random reads from one array file: ask for the pages that are absent, then copy.
+"""Random reads from one array file: copy what is present, ask for the rest, then read it safely.
 
-Bottleneck: the device's random reads. Algorithm: a few pages of a request are probed by mincore;
-where enough of them are absent, the items are ordered by id, and their distinct pages asked for one
-window ahead of the copy, so that the device works while the processor copies and no more than two
-windows are in flight. Touched unasked, each absent page would cost a synchronous read: 22k rows a
-second instead of 81k, and 90 inside a small memory cgroup with read-ahead left on. Where the pages
-are there, asking would take five times as long as the copy, hence the probe.
+Bottleneck: the device's random reads; where everything is present, cache and TLB misses. Algorithm:
+items whose pages are known to be in memory are copied by a plain loop, in the order asked for. The
+others are sorted, their distinct pages cut into windows, and each window asked for by a thread that
+runs a few windows ahead, so that the device's queue stays full while pages that have come are read
+and copied. Touched unasked, each absent page would cost a synchronous read: 22k rows a second
+instead of 81k, and 90 inside a small memory cgroup with read-ahead left on. Asked for needlessly, a
+present page costs ten times the copy, hence what is known of them (`PresenceMap`).
 
-Limits: the order of a block of 2**20 items is held in memory (8 MiB); larger requests go by blocks.
+Safety: a page that is not known to be present is never touched but read by `SafeReader`, where a
+disk's error or a cut file is an exception. What is left: a page that goes between the look at it
+and the copy, two seconds at most, ends the process by SIGBUS if the file was cut under it, or if
+the disk then refuses it.
+
+Limits: the order of a block of 2**20 items is held in memory, 32 MiB; larger requests go by blocks.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,34 +32,70 @@ import numpy as np
 import numpy.typing as npt
 
 from overspill.errors import StaleFileError
-from overspill.kernels.gather import copy_items, copy_ordered_items, page_ranges
+from overspill.kernels.gather import copy_fetched, copy_present, list_absent, next_window
 from overspill.linux.fetch import PAGE_BYTES, PageFetcher
 from overspill.linux.identity import identify_file
-from overspill.linux.pages import advise, resident_pages
+from overspill.linux.pages import advise
+from overspill.linux.presence import MOST_PROBES, PresenceMap
+from overspill.linux.safe_read import SafeReader
 from overspill.storage.arrays import map_array
 from overspill.storage.records import FileRecord
 
-WINDOW_ITEMS = 4096
-WINDOW_BYTES = 16 << 20
+WINDOW_BYTES = 8 << 20
+WINDOWS_AHEAD = 2
 BLOCK_ITEMS = 1 << 20
-MOST_PROBES = 256
-# Asking for a page costs about 0.6 us and touching an absent one 45: below this share, touch.
-ABSENT_SHARE = 0.01
+# A thread costs about 100 us to start: what it copies must be worth that.
+SHARE_BYTES = 1 << 20
+_LINE_BYTES = 64
+_PAGE_SHIFT = PAGE_BYTES.bit_length() - 1
 _WORDS = (np.int64, np.int32, np.int16, np.uint8)
 _Ids = npt.NDArray[np.int64]
+_Rows = npt.NDArray[Any]
+_NONE: _Ids = np.empty(0, dtype=np.int64)
+_ALL_PRESENT = np.empty(0, dtype=np.uint8)
+
+
+@dataclass
+class ReadCounts:
+    """What a `PagedArray` did so far; approximate where threads read at the same time.
+
+    Attributes:
+        rows: Items copied.
+        bytes_copied: Their bytes.
+        pages_asked: Pages that were asked for, those that had come meanwhile included.
+    """
+
+    rows: int = 0
+    bytes_copied: int = 0
+    pages_asked: int = 0
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Consecutive items of a sorted request, and the page ranges they lie on."""
+
+    start: int
+    stop: int
+    firsts: _Ids
+    counts: _Ids
 
 
 class PagedArray:
     """An array file read at random through a mapping of its own, advised RANDOM.
 
     Item ``i`` is the ``span_bytes`` bytes from ``i * stride_bytes`` on. Threads may read at the
-    same time, and a forked child may go on; it does not pickle.
+    same time, and a forked child may go on; it does not pickle. It starts threads within calls
+    only: none is alive when somebody forks between calls.
 
     Args:
         path: The array file.
         record: What the manifest says of it.
         stride_bytes: From one item to the next.
         span_bytes: Bytes of an item, at most twice the stride.
+        threads: How many copy at a time, at most, what is present.
+
+    Attributes:
+        counts: What was done so far.
 
     Raises:
         StaleFileError: The file is not the one the record describes.
@@ -56,15 +103,24 @@ class PagedArray:
     """
 
     def __init__(
-        self, path: Path, record: FileRecord, *, stride_bytes: int, span_bytes: int
+        self,
+        path: Path,
+        record: FileRecord,
+        *,
+        stride_bytes: int,
+        span_bytes: int,
+        threads: int = 1,
     ) -> None:
         self.mapping, payload = map_array(path, record)
         advise(self.mapping.address, self.mapping.nbytes, "random")
-        self.stride_bytes, self.span_bytes = stride_bytes, span_bytes
+        self.stride_bytes, self.span_bytes, self.threads = stride_bytes, span_bytes, threads
+        self.counts = ReadCounts()
         self._payload = payload.reshape(-1).view(np.uint8)
         self._offset = self.mapping.nbytes - self._payload.nbytes
+        self._layout = (self._offset, stride_bytes, span_bytes, _PAGE_SHIFT)
         self._fetcher = PageFetcher(self.mapping)
-        self._probed = shows_residency(path)
+        self._reader = SafeReader(self.mapping)
+        self._presence = PresenceMap(self.mapping, shown=shows_residency(path))
 
     @property
     def payload_bytes(self) -> int:
@@ -77,9 +133,6 @@ class PagedArray:
 
     def check_unchanged(self) -> None:
         """Refuse to go on over a file that was cut, replaced or removed: one system call.
-
-        A page past the end of a file that was cut would end the process by SIGBUS; a cut that
-        falls between this check and the copy still does.
 
         Raises:
             StaleFileError: It is not the file that was mapped any more.
@@ -95,75 +148,199 @@ class PagedArray:
                 remedy="open the dataset again; build it again if its files are damaged",
             )
 
-    def take(self, ids: _Ids, out: npt.NDArray[Any]) -> None:
-        """Copy items into `out`, in the order asked for. The ids must be within the array.
+    def take(self, ids: _Ids, out: npt.NDArray[Any], *, places: _Ids | None = None) -> None:
+        """Copy items. The ids must be within the array, the places within `out`.
 
-        Costs the copy when the pages are cached; otherwise also 24 bytes of memory an item of a
-        block, and about 1 us an item on top of what the device takes.
+        Costs the copy, and 8 bytes of memory an item of a block, when the pages are cached;
+        otherwise 32 bytes an item, 24 MiB of page cache in flight, 8 MiB of memory, and about 1 us
+        an item on top of what the device takes.
 
         Args:
             ids: int64 (items,), contiguous; repeats are fine.
-            out: Contiguous, ``items * span_bytes`` bytes.
+            out: Contiguous, rows of `span_bytes` bytes: one an item, or more with `places`.
+            places: int64 (items,), contiguous: the row of `out` that each item goes to; None: in
+                order.
+
+        Raises:
+            StaleFileError: The file was cut, replaced or removed.
+            MappingError: The disk refused to read a page.
         """
         if ids.size == 0 or self.span_bytes == 0:
             return
-        word = self._word(out)
-        words = self._payload.view(word)
-        rows = out.reshape(-1).view(word).reshape(ids.size, -1)
-        stride = self.stride_bytes // words.itemsize
+        rows = self._as_rows(out)
         for start in range(0, ids.size, BLOCK_ITEMS):
-            block, target = ids[start : start + BLOCK_ITEMS], rows[start : start + BLOCK_ITEMS]
-            if not self._likely_absent(block):
-                copy_items(words, block, stride, target)
-            elif self.span_bytes > WINDOW_BYTES:
-                self._take_large(block, target)
+            stop = min(start + BLOCK_ITEMS, ids.size)
+            if places is None:
+                self._take_block(ids[start:stop], _NONE, rows[start:stop])
             else:
-                for chosen in self._windows(block):
-                    copy_ordered_items(words, block, stride, chosen, target)
+                self._take_block(ids[start:stop], places[start:stop], rows)
+        self.counts.rows += ids.size
+        self.counts.bytes_copied += ids.size * self.span_bytes
 
-    def _word(self, out: npt.NDArray[Any]) -> type[np.generic]:
+    def ask(self, ids: _Ids, *, most_bytes: int | None = None) -> int:
+        """Ask for the absent pages of items, to read ahead of a `take`; copies nothing.
+
+        Waits for room in the device's queue, as long as its reads beyond some hundred take.
+
+        Args:
+            ids: int64 (items,), contiguous, within the array; any order, repeats are fine.
+            most_bytes: Of the pages to ask for, at most: those first in the file; None: of all.
+
+        Returns:
+            Bytes of the pages that were asked for.
+
+        Raises:
+            StaleFileError: The file was replaced (where asking has to open it again).
+            MappingError: The kernel refused.
+        """
+        if ids.size == 0 or self.span_bytes == 0:
+            return 0
+        most = WINDOW_BYTES if most_bytes is None else min(WINDOW_BYTES, most_bytes)
+        asked = 0
+        for window in self._windows(np.sort(ids[self._absent(ids)]), most // PAGE_BYTES):
+            pages = int(window.counts.sum())
+            if most_bytes is not None and (asked + pages) * PAGE_BYTES > most_bytes:
+                break
+            self._request(window)
+            asked += pages
+        return asked * PAGE_BYTES
+
+    def _as_rows(self, out: npt.NDArray[Any]) -> _Rows:
         sizes = self.stride_bytes | self.span_bytes | self._payload.nbytes | out.ctypes.data
-        return next(word for word in _WORDS if sizes % np.dtype(word).itemsize == 0)
+        word = next(word for word in _WORDS if sizes % np.dtype(word).itemsize == 0)
+        return out.reshape(-1).view(word).reshape(-1, self.span_bytes // np.dtype(word).itemsize)
 
-    def _likely_absent(self, ids: _Ids) -> bool:
-        if not self._probed:
-            return True
-        probes = min(max(ids.size // 64, 8), MOST_PROBES, ids.size)
-        base = self.mapping.address + self._offset
-        absent = 0
-        for place in np.linspace(0, ids.size - 1, probes).astype(np.int64):
-            absent += not resident_pages(base + int(ids[place]) * self.stride_bytes, 1)[0]
-        return absent > probes * ABSENT_SHARE
-
-    def _windows(self, ids: _Ids) -> Iterator[_Ids]:
-        """Yield which items to copy next, when the pages of the window after are asked for."""
-        pages = self.span_bytes // PAGE_BYTES + 1
-        size = min(max(WINDOW_BYTES // (pages * PAGE_BYTES), 1), WINDOW_ITEMS)
-        order = np.argsort(ids).astype(np.int64, copy=False)
-        self._ask(ids, order[:size])
-        for start in range(0, ids.size, size):
-            self._ask(ids, order[start + size : start + 2 * size])
-            yield order[start : start + size]
-
-    def _ask(self, ids: _Ids, chosen: _Ids) -> None:
-        if chosen.size == 0:
+    def _take_block(self, ids: _Ids, places: _Ids, rows: _Rows) -> None:
+        known = self._presence.known()
+        left = None if known is None else self._copy(known, ids, places, rows)
+        if left is not None and not left.size:
             return
-        firsts, counts = np.empty((2, chosen.size), dtype=np.int64)
-        layout = (self._offset, self.stride_bytes, self.span_bytes, PAGE_BYTES)
-        found = page_ranges(ids, chosen, layout, firsts, counts)
-        self._fetcher.request(firsts[:found], counts[:found])
+        if left is not None:
+            ids, places = ids[left], places[left] if places.size else left
+        elif not places.size:
+            places = np.arange(ids.size)
+        present = self._seen(ids)
+        if present.size == ids.size:
+            self._copy(_ALL_PRESENT, ids[present], places[present], rows)
+            ids, places = ids[~present], places[~present]
+        elif self._presence.is_worth_a_look(float(present.mean()), ids.size):
+            left = self._copy(self._presence.look(), ids, places, rows)
+            ids, places = ids[left], places[left]
+        if ids.size:
+            self._fetch(ids, places, rows)
 
-    def _take_large(self, ids: _Ids, out: npt.NDArray[Any]) -> None:
-        """Copy items that exceed a window on their own, piece by piece."""
-        rows = out.view(np.uint8).reshape(ids.size, -1)
-        for i, item in enumerate(ids.tolist()):
-            start = item * self.stride_bytes
+    def _copy(self, known: npt.NDArray[np.uint8], ids: _Ids, places: _Ids, rows: _Rows) -> _Ids:
+        """Copy the items whose pages are known to be present; the positions of the others."""
+        words = self._payload.view(rows.dtype)
+        missed = np.empty(ids.size, dtype=np.int64)
+
+        def copy(start: int, stop: int) -> _Ids:
+            mine = places[start:stop]
+            target = rows if places.size else rows[start:stop]
+            out = missed[start:stop]
+            wanted = (ids[start:stop], mine)
+            return out[: copy_present(words, wanted, self._layout, known, target, out)] + start
+
+        work = ids.size * (self.span_bytes + _LINE_BYTES)
+        shares = max(1, min(self.threads, work // SHARE_BYTES))
+        cuts = [ids.size * share // shares for share in range(shares + 1)]
+        if shares == 1:
+            return copy(0, ids.size)
+        # The pool ends with the copy: no thread of it is alive when somebody forks.
+        with ThreadPoolExecutor(shares - 1, thread_name_prefix="overspill-copy") as pool:
+            others = [pool.submit(copy, *cut) for cut in itertools.pairwise(cuts[1:])]
+            found = [copy(0, cuts[1]), *(other.result() for other in others)]
+        return np.concatenate(found)
+
+    def _seen(self, ids: _Ids) -> npt.NDArray[np.bool_]:
+        """Whether items are present: of each where they are few, else of some of them."""
+        if ids.size > MOST_PROBES:
+            ids = ids[np.linspace(0, ids.size - 1, MOST_PROBES).astype(np.int64)]
+        starts = self._offset + ids * self.stride_bytes
+        return self._presence.spans_present(starts, self.span_bytes)
+
+    def _absent(self, ids: _Ids) -> _Ids:
+        """Positions of the items that are to be asked for."""
+        known = self._presence.known()
+        if known is None:
+            present = self._seen(ids)
+            if present.size == ids.size:
+                return np.flatnonzero(~present)
+            if not self._presence.is_worth_a_look(float(present.mean()), ids.size):
+                return np.arange(ids.size)
+            known = self._presence.look()
+        missed = np.empty(ids.size, dtype=np.int64)
+        return missed[: list_absent(ids, self._layout, known, missed)]
+
+    def _fetch(self, ids: _Ids, places: _Ids, rows: _Rows) -> None:
+        """Read items whose pages may be absent, and copy them from what was read."""
+        order = np.argsort(ids)
+        ids, places = ids[order], places[order]
+        if self.span_bytes > WINDOW_BYTES:
+            self._fetch_large(ids, places, rows)
+            return
+        pages = self.span_bytes // PAGE_BYTES + 2
+        room = max(min(WINDOW_BYTES // PAGE_BYTES, ids.size * pages), pages)
+        memory = np.empty(room * PAGE_BYTES, dtype=np.uint8)
+        with closing(self._asked(self._windows(ids, WINDOW_BYTES // PAGE_BYTES))) as windows:
+            for window in windows:
+                ranges = window.firsts, window.counts
+                self._reader.read(*ranges, memory)
+                wanted = ids[window.start : window.stop], places[window.start : window.stop]
+                copy_fetched(memory.view(rows.dtype), wanted, self._layout, ranges, rows)
+        # A cut within a page leaves zeros in it, and no error.
+        self.check_unchanged()
+
+    def _windows(self, ids: _Ids, most: int) -> Iterator[_Window]:
+        """Cut sorted items into windows of at most some pages, but one item at least."""
+        start, most = 0, max(1, most)
+        while start < ids.size:
+            firsts, counts = np.empty((2, most), dtype=np.int64)
+            stop, found = next_window(ids, start, self._layout, most, (firsts, counts))
+            yield _Window(start, stop, firsts[:found], counts[:found])
+            start = stop
+
+    def _asked(self, windows: Iterator[_Window]) -> Generator[_Window]:
+        """Yield windows that were asked for, while a thread asks for the ones after them."""
+        first, second = next(windows), next(windows, None)
+        if second is None:
+            self._request(first)
+            yield first
+            return
+        waiting: deque[tuple[_Window, Future[None]]] = deque()
+        with ThreadPoolExecutor(1, thread_name_prefix="overspill-ask") as pool:
+            for window in (first, second):
+                waiting.append((window, pool.submit(self._request, window)))
+            while waiting:
+                window, asked = waiting.popleft()
+                following = next(windows, None)
+                if following is not None:
+                    waiting.append((following, pool.submit(self._request, following)))
+                asked.result()
+                yield window
+
+    def _request(self, window: _Window) -> None:
+        self._fetcher.request(window.firsts, window.counts)
+        pages = int(window.counts.sum())
+        self._presence.note_read(pages)
+        self.counts.pages_asked += pages
+
+    def _fetch_large(self, ids: _Ids, places: _Ids, rows: _Rows) -> None:
+        """Read items that exceed a window on their own, piece by piece."""
+        memory = np.empty(WINDOW_BYTES + 2 * PAGE_BYTES, dtype=np.uint8)
+        out = rows.view(np.uint8)
+        for item, place in zip(ids.tolist(), places.tolist(), strict=True):
+            start = self._offset + item * self.stride_bytes
             for low in range(0, self.span_bytes, WINDOW_BYTES):
                 high = min(low + WINDOW_BYTES, self.span_bytes)
-                first = (self._offset + start + low) // PAGE_BYTES
-                last = (self._offset + start + high - 1) // PAGE_BYTES
-                self._fetcher.request(np.array([first]), np.array([last + 1 - first]))
-                rows[i, low:high] = self._payload[start + low : start + high]
+                first = (start + low) // PAGE_BYTES
+                count = (start + high - 1) // PAGE_BYTES + 1 - first
+                window = _Window(0, 1, np.array([first]), np.array([count]))
+                self._request(window)
+                self._reader.read(window.firsts, window.counts, memory)
+                skip = start + low - first * PAGE_BYTES
+                out[place, low:high] = memory[skip : skip + high - low]
+        self.check_unchanged()
 
 
 def shows_residency(path: Path) -> bool:

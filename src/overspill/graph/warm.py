@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from overspill.kernels.gather import copy_items, copy_ordered_items, first_outside, page_ranges
+from overspill.kernels.gather import (
+    copy_fetched,
+    copy_items,
+    copy_present,
+    first_outside,
+    list_absent,
+    next_window,
+)
 from overspill.kernels.relabel import enter_seeds, move_entries, relabel
 from overspill.kernels.sample import count_picks, pick_edges
 
@@ -22,13 +29,15 @@ def warm_kernels(index_dtype: npt.DTypeLike) -> None:
         index_dtype: int32 or int64, that of the topology's indices.
     """
     ids = np.zeros(1, dtype=np.int64)
-    out = np.zeros((1, 2), dtype=np.int64)
+    layout, present = (0, 1, 1, 12), np.ones(1, dtype=np.uint8)
     first_outside(ids, 1)
     for word in _WORDS:
         words, rows = np.zeros(2, dtype=word), np.zeros((1, 2), dtype=word)
         copy_items(words, ids, 1, rows)
-        copy_ordered_items(words, ids, 1, ids, rows)
-    page_ranges(ids, ids, (0, 1, 1, 1), out[0, :1], out[0, 1:])
+        copy_present(words, (ids, ids), layout, present, rows, ids.copy())
+        copy_fetched(words, (ids, ids), layout, (ids, ids + 1), rows)
+    list_absent(ids, layout, present, ids.copy())
+    next_window(ids, 0, layout, 1, (ids.copy(), ids.copy()))
     extents = np.array([[0, 1]], dtype=np.int64)
     count_picks(extents, 1, False, 1)
     pick_edges(extents, 1, False, (np.uint64(0), 0), np.zeros(2, np.int64), (ids, ids.copy()))

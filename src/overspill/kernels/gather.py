@@ -1,8 +1,10 @@
-"""Copy items from random places of an array, and find the pages that they lie on.
+"""Copy items from random places of an array, and plan which of its pages to read for them.
 
-Bottleneck: one cache or TLB miss an item; copies run in the widest words that the items allow.
+Bottleneck: one cache or TLB miss an item; copies run in the widest words that the items allow, by
+unsigned indices, because one that could be negative would keep the loop from vectorising.
 An item starts at ``id * stride`` and may reach into the next one (``span > stride``): two
-consecutive entries of an indptr are one item.
+consecutive entries of an indptr are one item. A layout is (bytes before the payload, from one item
+to the next, of an item, binary logarithm of a page's).
 """
 
 from __future__ import annotations
@@ -14,9 +16,12 @@ import numpy.typing as npt
 
 from overspill.kernels.jit import kernel
 
+Ids = npt.NDArray[np.int64]
+Layout = tuple[int, int, int, int]
+
 
 @kernel
-def first_outside(ids: npt.NDArray[np.int64], count: int) -> tuple[int, int]:
+def first_outside(ids: Ids, count: int) -> tuple[int, int]:
     """Find ids outside 0 .. count - 1.
 
     Returns:
@@ -33,12 +38,7 @@ def first_outside(ids: npt.NDArray[np.int64], count: int) -> tuple[int, int]:
 
 
 @kernel
-def copy_items(
-    words: npt.NDArray[Any],
-    ids: npt.NDArray[np.int64],
-    stride: int,
-    out: npt.NDArray[Any],
-) -> None:
+def copy_items(words: npt.NDArray[Any], ids: Ids, stride: int, out: npt.NDArray[Any]) -> None:
     """Copy items in the order they are asked for.
 
     Args:
@@ -47,83 +47,153 @@ def copy_items(
         stride: Words from one item to the next.
         out: (items, span) words, filled.
     """
-    span = out.shape[1]
-    if span == 1:
-        for i in range(ids.size):
-            out[i, 0] = words[ids[i] * stride]
-    elif span == 2:
-        for i in range(ids.size):
-            out[i, 0] = words[ids[i] * stride]
-            out[i, 1] = words[ids[i] * stride + 1]
-    else:
-        for i in range(ids.size):
-            start = ids[i] * stride
-            # Views, because an index that could be negative would keep the loop from vectorising.
-            source, target = words[start : start + span], out[i]
-            for j in range(span):
-                target[j] = source[j]
-
-
-@kernel
-def copy_ordered_items(
-    words: npt.NDArray[Any],
-    ids: npt.NDArray[np.int64],
-    stride: int,
-    order: npt.NDArray[np.int64],
-    out: npt.NDArray[Any],
-) -> None:
-    """Copy some of the items, each to its own place.
-
-    Args:
-        words: As in `copy_items`.
-        ids: As in `copy_items`, all of them.
-        stride: As in `copy_items`.
-        order: int64 (chosen,), which of them to copy, in this order.
-        out: As in `copy_items`, for all of them.
-    """
-    span = out.shape[1]
-    for k in range(order.size):
-        i = order[k]
-        start = ids[i] * stride
-        source, target = words[start : start + span], out[i]
+    span = np.uint64(out.shape[1])
+    for i in range(ids.size):
+        start = np.uint64(ids[i] * stride)
         for j in range(span):
-            target[j] = source[j]
+            out[i, j] = words[start + j]
 
 
 @kernel
-def page_ranges(
-    ids: npt.NDArray[np.int64],
-    order: npt.NDArray[np.int64],
-    layout: tuple[int, int, int, int],
-    firsts: npt.NDArray[np.int64],
-    page_counts: npt.NDArray[np.int64],
+def copy_present(
+    words: npt.NDArray[Any],
+    wanted: tuple[Ids, Ids],
+    layout: Layout,
+    present: npt.NDArray[np.uint8],
+    out: npt.NDArray[Any],
+    missed: Ids,
 ) -> int:
-    """The distinct pages that items lie on, as sorted, disjoint ranges; neighbours are merged.
+    """Copy the items all of whose pages are known to be present, and list the others.
 
     Args:
-        ids: int64, all items.
-        order: int64 (chosen,), which of them, by increasing id.
-        layout: Bytes before the payload, from one item to the next, of an item, and of a page.
-        firsts: Filled: first page of each range; room for one entry a chosen item.
-        page_counts: Filled: pages of each range; as large.
+        words: The payload, one-dimensional.
+        wanted: int64 (items,), within the payload; and the row of `out` that each goes to, empty
+            where they go in order.
+        layout: Of the items.
+        present: A bit a page of the file, the lowest first; empty where all pages are present.
+        out: (rows, span) words, filled in part.
+        missed: Filled: positions of the items that were not copied; room for all.
 
     Returns:
-        The number of ranges.
+        How many were not copied.
     """
-    offset, stride, span, page = layout
-    ranges = 0
+    ids, places = wanted
+    offset, stride, nbytes, shift = layout
+    step = stride // words.itemsize
+    span = np.uint64(out.shape[1])
+    trusted, ordered = present.size == 0, places.size == 0
+    count = 0
+    for i in range(ids.size):
+        if not trusted:
+            begin = offset + ids[i] * stride
+            page, last = begin >> shift, (begin + nbytes - 1) >> shift
+            while page <= last and (present[np.uint64(page >> 3)] >> (page & 7)) & 1:
+                page += 1
+            if page <= last:
+                missed[count] = i
+                count += 1
+                continue
+        row = np.uint64(i if ordered else places[i])
+        start = np.uint64(ids[i] * step)
+        for j in range(span):
+            out[row, j] = words[start + j]
+    return count
+
+
+@kernel
+def list_absent(ids: Ids, layout: Layout, present: npt.NDArray[np.uint8], missed: Ids) -> int:
+    """List the items not all of whose pages are known to be present.
+
+    Args:
+        ids: int64 (items,).
+        layout: Of the items.
+        present: A bit a page of the file, the lowest first.
+        missed: Filled: their positions; room for all.
+
+    Returns:
+        How many they are.
+    """
+    offset, stride, nbytes, shift = layout
+    count = 0
+    for i in range(ids.size):
+        begin = offset + ids[i] * stride
+        page, last = begin >> shift, (begin + nbytes - 1) >> shift
+        while page <= last and (present[np.uint64(page >> 3)] >> (page & 7)) & 1:
+            page += 1
+        if page <= last:
+            missed[count] = i
+            count += 1
+    return count
+
+
+@kernel
+def next_window(
+    ids: Ids, start: int, layout: Layout, most_pages: int, ranges: tuple[Ids, Ids]
+) -> tuple[int, int]:
+    """The distinct pages of the next items, as sorted, disjoint ranges; neighbours are merged.
+
+    Args:
+        ids: int64 (items,), increasing.
+        start: The first item to look at.
+        layout: Of the items.
+        most_pages: Pages to stop at; an item that has more on its own is taken alone.
+        ranges: Filled: first page and number of pages of each range; room for `most_pages` each.
+
+    Returns:
+        The first item that is not covered, and the number of ranges.
+    """
+    offset, stride, nbytes, shift = layout
+    firsts, counts = ranges
+    pages = found = 0
     end = -1
-    for k in range(order.size):
-        start = offset + ids[order[k]] * stride
-        first = start // page
-        last = (start + span - 1) // page
-        if ranges > 0 and first <= end:
-            if last >= end:
-                page_counts[ranges - 1] += last + 1 - end
-                end = last + 1
-        else:
-            firsts[ranges] = first
-            page_counts[ranges] = last + 1 - first
+    number = start
+    while number < ids.size:
+        begin = offset + ids[number] * stride
+        first = max(begin >> shift, end)
+        last = (begin + nbytes - 1) >> shift
+        more = last + 1 - first
+        if more > 0:
+            if pages > 0 and pages + more > most_pages:
+                break
+            if first == end:
+                counts[found - 1] += more
+            else:
+                firsts[found], counts[found] = first, more
+                found += 1
+            pages += more
             end = last + 1
-            ranges += 1
-    return ranges
+        number += 1
+    return number, found
+
+
+@kernel
+def copy_fetched(
+    fetched: npt.NDArray[Any],
+    wanted: tuple[Ids, Ids],
+    layout: Layout,
+    ranges: tuple[Ids, Ids],
+    out: npt.NDArray[Any],
+) -> None:
+    """Copy items from the pages that were read for them.
+
+    Args:
+        fetched: The pages of the ranges, one after the other, as words.
+        wanted: int64 (items,), increasing; and the row of `out` that each goes to.
+        layout: Of the items.
+        ranges: As `next_window` gave them for these items.
+        out: (rows, span) words, filled in part.
+    """
+    ids, places = wanted
+    offset, stride, _, shift = layout
+    firsts, counts = ranges
+    span = np.uint64(out.shape[1])
+    at = before = 0
+    for i in range(ids.size):
+        begin = offset + ids[i] * stride
+        while begin >> shift >= firsts[at] + counts[at]:
+            before += counts[at]
+            at += 1
+        within = begin - ((firsts[at] - before) << shift)
+        start, row = np.uint64(within // fetched.itemsize), np.uint64(places[i])
+        for j in range(span):
+            out[row, j] = fetched[start + j]

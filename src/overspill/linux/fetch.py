@@ -11,11 +11,13 @@ may still be missing, or be evicted again before use when more is asked for than
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import logging
 import mmap
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal, NoReturn
 
@@ -122,23 +124,34 @@ class PageFetcher:
         self, firsts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
     ) -> None:
         ask = _advise_descriptor if self.method == "fadvise" else _read_descriptor
-        try:
-            fd = os.open(self.mapping.path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            if error.errno == errno.ENOENT:
-                raise _replaced(self.mapping) from error
-            raise _refused(error, self.mapping) from error
-        try:
-            # Reading another file's pages would leave the mapped ones as absent as before.
-            if identify_file(fd) != self.mapping.identity:
-                raise _replaced(self.mapping)
-            ask(fd, firsts, counts)
-        except StaleFileError:
-            raise
-        except OSError as error:
-            raise _refused(error, self.mapping) from error
-        finally:
-            os.close(fd)
+        with reopened(self.mapping) as fd:
+            try:
+                ask(fd, firsts, counts)
+            except OSError as error:
+                raise _refused(error, self.mapping) from error
+
+
+@contextlib.contextmanager
+def reopened(mapping: Mapping) -> Iterator[int]:
+    """A descriptor of the mapped file for the span, open for reading.
+
+    Raises:
+        StaleFileError: Another file, or none, stands at its path, or it has another size.
+        MappingError: It cannot be opened.
+    """
+    try:
+        fd = os.open(mapping.path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            raise _replaced(mapping) from error
+        raise _refused(error, mapping) from error
+    try:
+        # Reading another file's pages would leave the mapped ones as absent as before.
+        if identify_file(fd) != mapping.identity:
+            raise _replaced(mapping)
+        yield fd
+    finally:
+        os.close(fd)
 
 
 @functools.cache
@@ -228,7 +241,7 @@ def _read_descriptor(fd: int, firsts: npt.NDArray[np.int64], counts: npt.NDArray
 
 def _replaced(mapping: Mapping) -> StaleFileError:
     return StaleFileError(
-        "the mapped file was replaced or removed",
+        "the mapped file was cut, replaced or removed",
         path=mapping.path,
         remedy="open the file again by its path",
     )

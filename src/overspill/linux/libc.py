@@ -20,6 +20,7 @@ SUPPORTED = sys.platform == "linux" and sys.maxsize > 2**32
 _INT = ctypes.c_int
 _SIZE = ctypes.c_size_t
 _OFFSET = ctypes.c_int64
+_COUNT = ctypes.c_ulong
 _ADDRESS = ctypes.c_void_p
 _ARGUMENTS: dict[str, tuple[Any, ...] | None] = {
     "fallocate": (_INT, _INT, _OFFSET, _OFFSET),
@@ -28,11 +29,12 @@ _ARGUMENTS: dict[str, tuple[Any, ...] | None] = {
     "munmap": (_ADDRESS, _SIZE),
     "madvise": (_ADDRESS, _SIZE, _INT),
     "mincore": (_ADDRESS, _SIZE, _ADDRESS),
+    "process_vm_readv": (_INT, _ADDRESS, _COUNT, _ADDRESS, _COUNT, _COUNT),
     "statfs": (ctypes.c_char_p, _ADDRESS),
     "statx": (_INT, ctypes.c_char_p, _INT, ctypes.c_uint, _ADDRESS),
     "syscall": None,  # variadic: every argument is passed as a long by `system_call`
 }
-_LONG_RESULTS = frozenset({"mmap", "syscall"})
+_LONG_RESULTS = frozenset({"mmap", "process_vm_readv", "syscall"})
 _functions: dict[str, Any] = {}
 
 
