@@ -3,7 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from overspill.kernels.relabel import enter_seeds, move_entries, relabel
+from overspill.kernels.relabel import (
+    enter_seeds,
+    first_places,
+    keep_known,
+    move_entries,
+    relabel,
+    relabel_in_trees,
+)
 
 
 def table(slots: int, *, graph_sized: bool = False) -> tuple[np.ndarray, int]:
@@ -62,3 +69,54 @@ def test_a_value_that_is_no_node_is_told_apart(bad: int) -> None:
     held, shift = table(16)
     out = np.empty((2, 3), dtype=np.int64)
     assert relabel(held, shift, np.array([0, bad, 1]), out[0], out[1], (0, 0, 10)) == -2
+
+
+def test_nodes_of_different_trees_stay_apart() -> None:
+    held, shift = table(64)
+    ids, trees = np.full(8, -1), np.full(8, -1, np.int32)
+    ids[:2], trees[:2] = [5, 5], [0, 3]
+    enter_seeds(held, shift, np.array([0 * 10 + 5, 3 * 10 + 5]))
+    values, columns = np.array([5, 5, 7, 7, 7], np.int32), np.array([0, 1, 1, 0, 1])
+    local_ids = np.full(5, -1)
+    found = relabel_in_trees(
+        held, shift, (values, columns, trees), local_ids, (ids, trees), (2, 10)
+    )
+    assert found == 4 and local_ids.tolist() == [0, 1, 2, 3, 2]
+    assert ids[:4].tolist() == [5, 5, 7, 7] and trees[:4].tolist() == [0, 3, 3, 0]
+
+
+@pytest.mark.parametrize("bad", [-1, 10])
+def test_a_value_that_is_no_node_of_any_tree_is_told_apart(bad: int) -> None:
+    held, shift = table(16)
+    values, columns = np.array([0, bad, 1]), np.zeros(3, np.int64)
+    trees = np.zeros(4, np.int32)
+    edges, nodes = (values, columns, trees), (np.zeros(4, np.int64), trees)
+    assert relabel_in_trees(held, shift, edges, np.empty(3, np.int64), nodes, (1, 10)) == -2
+
+
+def test_repeats_are_told_from_first_places() -> None:
+    held, shift = table(16)
+    seeds = np.array([4, 9, 4, 1, 9])
+    enter_seeds(held, shift, seeds)
+    is_first = np.zeros(4, np.bool_)
+    first_places(held, shift, seeds[1:], 1, is_first)
+    assert is_first.tolist() == [True, False, True, False]
+
+
+@pytest.mark.parametrize("with_places", [False, True])
+def test_edges_between_known_nodes_are_kept(with_places: bool) -> None:
+    held, shift = table(16)
+    enter_seeds(held, shift, np.array([20, 21, 35]))  # nodes 0 and 1 of tree 2, 5 of tree 3
+    extents, trees = np.array([[4, 7], [9, 9], [9, 11]]), np.array([2, 2, 3], np.int32)
+    sources = np.array([1, 5, 0, 1, 5], np.int32)
+    times, limits = np.array([0, 0, 8, 0, 0]), np.array([8, 0, 9])
+    rows, columns = np.full(6, -1), np.full(6, -1)
+    places = np.full(6 if with_places else 0, -1)
+    targets, edges = (extents, 30, trees, 10), (sources, times, limits)
+    assert keep_known(held, shift, targets, edges, (rows, columns, places), 1) == 4
+    assert rows[1:4].tolist() == [1, 0, 2] and columns[1:4].tolist() == [30, 30, 32]
+    assert places[1:4].tolist() == ([4, 6, 10] if with_places else [])
+    limits[0] = 7
+    assert keep_known(held, shift, targets, edges, (rows, columns, places), 1) == 3
+    sources[3] = 10
+    assert keep_known(held, shift, targets, edges, (rows, columns, places), 1) == -4

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import numpy.typing as npt
 import torch
 
@@ -21,7 +20,8 @@ from overspill.graph.parts import Part, PartIds, require_whole
 from overspill.graph.raw_ids import RawIds
 from overspill.graph.rows import gather_rows
 from overspill.graph.rows import row_bytes as row_bytes
-from overspill.graph.sampler import NeighborSampler, SampleLimit
+from overspill.graph.sampling.sampler import NeighborSampler, SampleLimit, open_sampler
+from overspill.graph.sampling.spec import FanOuts, SamplingSpec, spec_for
 from overspill.graph.text_ids import TextIds
 from overspill.graph.topology import Topology as Topology
 from overspill.linux.paths import require_path
@@ -239,25 +239,27 @@ class Dataset:
 
     def sampler(
         self,
-        num_neighbors: Sequence[int],
+        what: SamplingSpec | FanOuts,
         edge_type: EdgeType | None = None,
         *,
         replace: bool = False,
         limit: SampleLimit | None = None,
     ) -> NeighborSampler:
-        """A sampler over the in-edges of a type, with buffers of its own; see `NeighborSampler`."""
+        """A sampler over in-edges, with buffers of its own; see `NeighborSampler`.
+
+        Args:
+            what: How to sample; or fan-outs alone, a list for all edge types or one for each.
+            edge_type: With a list, the only edge type to follow.
+            replace: With fan-outs alone, draw with replacement.
+            limit: The largest neighbourhood that memory was planned for.
+
+        Raises:
+            InputError: What is to be sampled is not there, or is no whole dataset.
+            StaleFileError: A file is gone or was replaced.
+        """
         require_whole(self.part, self.path)
-        parts = self._layout(edge_type, "csc")
-        indices = parts["indices"]
-        item = np.dtype(indices.dtype).itemsize
-        return NeighborSampler(
-            self._paged(parts["indptr"], 8, 16),
-            self._paged(indices, item, item),
-            index_dtype=indices.dtype,
-            num_neighbors=num_neighbors,
-            replace=replace,
-            limit=limit,
-        )
+        spec = spec_for(self, what, edge_type, replace=replace)
+        return open_sampler(self, spec, self._paged, limit)
 
     def row_reader(self, name: str, type: str | None = None) -> PagedArray:
         """The random reader of a node array, its rows as items."""

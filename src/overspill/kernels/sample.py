@@ -37,7 +37,7 @@ def mixed(value: Any) -> Any:
 
 
 @kernel
-def _below(state: Any, bound: Any) -> Any:
+def below(state: Any, bound: Any) -> Any:
     """Draw from 0 .. bound - 1; returns the stream's next state and the draw, both uint64."""
     state += _GOLDEN
     product = (mixed(state) >> _HALF) * bound
@@ -129,7 +129,7 @@ def pick_edges(
 @kernel
 def _draw(chosen: Any, first: int, count: int, degree: int, state: Any) -> None:
     for j in range(count):
-        state, drawn = _below(state, np.uint64(degree))
+        state, drawn = below(state, np.uint64(degree))
         chosen[first + j] = np.int64(drawn)
 
 
@@ -137,7 +137,7 @@ def _draw(chosen: Any, first: int, count: int, degree: int, state: Any) -> None:
 def _draw_subset(chosen: Any, first: int, count: int, degree: int, state: Any) -> None:
     for j in range(count):
         top = degree - count + j
-        state, drawn = _below(state, np.uint64(top + 1))
+        state, drawn = below(state, np.uint64(top + 1))
         pick = np.int64(drawn)
         for k in range(first, first + j):
             if chosen[k] == pick:
@@ -154,7 +154,7 @@ def _draw_large_subset(
     table[:] = -1
     for j in range(count):
         top = degree - count + j
-        state, drawn = _below(state, np.uint64(top + 1))
+        state, drawn = below(state, np.uint64(top + 1))
         pick = np.int64(drawn)
         slot = np.int64(mixed(drawn)) & mask
         while table[slot] >= 0 and table[slot] != pick:

@@ -18,7 +18,7 @@ from torch_geometric.data import Data
 
 from overspill.errors import InputError
 from overspill.graph.dataset import Dataset, row_bytes
-from overspill.graph.sampler import NeighborSampler, SampleLimit
+from overspill.graph.sampling.sampler import NeighborSampler, SampleLimit
 from overspill.graph.streams import stream_key
 from overspill.pyg.seeds import BatchRequest
 from overspill.tensors.batches import allocate_in_worker
@@ -119,7 +119,9 @@ class BatchMaker(MapDataset[Data]):
             self._sampler.check_unchanged()
             key = stream_key(recipe.seed, request.epoch, _BATCH_STREAM, request.index)
             sampled = self._sampler.sample(request.seeds, key=key)
-            counts = sampled.nodes_per_hop, sampled.edges_per_hop
+            (nodes_per_hop,) = sampled.nodes_per_hop.values()
+            (edges_per_hop,) = sampled.edges_per_hop.values()
+            counts = nodes_per_hop, edges_per_hop
             nodes = allocate_in_worker((sum(counts[0]),), torch.int64)
             edges = allocate_in_worker((2, sum(counts[1])), torch.int64)
             sampled.write_nodes(nodes.numpy())

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from torch_geometric.data import Data
 
 from overspill.graph.dataset import Dataset
-from overspill.graph.sampler import SampleLimit, check_fan_outs
+from overspill.graph.sampling.spec import SampleLimit, check_fan_outs
 from overspill.graph.warm import warm_kernels
 from overspill.placement.loader import LoaderDemand, LoaderPlan, bound_neighborhood
 from overspill.pyg.arguments import chosen_order, require_dataset, require_known

@@ -10,7 +10,7 @@ import numpy as np
 
 from overspill.errors import NoRoomError, SettingsError
 from overspill.graph.dataset import Dataset
-from overspill.graph.sampler import SampleLimit
+from overspill.graph.sampling.sampler import SampleLimit
 from overspill.graph.streams import stream_key
 from overspill.linux.cgroups import available_memory_bytes
 from overspill.placement.loader import LoaderDemand, LoaderPlan, LoaderRoom, plan_loader
@@ -99,7 +99,7 @@ def probe_batches(
     sampler = dataset.sampler(fan_outs, limit=SampleLimit(most, most))
     for request in requests:
         sampled = sampler.sample(request.seeds, key=stream_key(request.epoch, request.index))
-        yield sum(sampled.nodes_per_hop), sum(sampled.edges_per_hop)
+        yield sampled.num_nodes(), sampled.num_edges()
 
 
 def some_requests(count: int, batch_size: int) -> Iterable[np.ndarray]:

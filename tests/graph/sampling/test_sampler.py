@@ -13,9 +13,10 @@ from torch_geometric.utils import k_hop_subgraph
 
 from confined import make_cold
 from overspill.errors import FormatError, InputError, NoRoomError
-from overspill.graph import sampler as module
 from overspill.graph.dataset import open_dataset
-from overspill.graph.sampler import SampledNeighborhood, SampleLimit, check_fan_outs
+from overspill.graph.sampling import node_lists, sampler
+from overspill.graph.sampling.sampled import SampledNeighborhood
+from overspill.graph.sampling.sampler import SampleLimit
 from overspill.graph.streams import stream_key
 from small_graphs import (
     SmallGraph,
@@ -24,28 +25,18 @@ from small_graphs import (
     random_graph,
     write_graph,
 )
+from typed_graphs import edges_of, nodes_of
 
 KEY = stream_key(0)
 
 
-def nodes_of(sampled: SampledNeighborhood) -> list[int]:
-    out = np.empty(sum(sampled.nodes_per_hop), np.int64)
-    sampled.write_nodes(out)
-    return out.tolist()
-
-
-def edges_of(sampled: SampledNeighborhood) -> list[tuple[int, int]]:
-    out = np.empty((2, sum(sampled.edges_per_hop)), np.int64)
-    sampled.write_edges(out)
-    return list(zip(*out.tolist(), strict=True))
-
-
 def assert_full(graph: SmallGraph, sampled: SampledNeighborhood, seeds: list[int]) -> None:
-    expected = full_neighborhood(graph, seeds, len(sampled.hops))
+    (edges_per_hop,) = sampled.edges_per_hop.values()
+    expected = full_neighborhood(graph, seeds, len(edges_per_hop))
     assert nodes_of(sampled) == expected.nodes
     assert edges_of(sampled) == expected.edges
-    assert sampled.nodes_per_hop == expected.nodes_per_hop
-    assert sampled.edges_per_hop == expected.edges_per_hop
+    assert sampled.nodes_per_hop == {"node": expected.nodes_per_hop}
+    assert edges_per_hop == expected.edges_per_hop
 
 
 @pytest.mark.parametrize("hops", [1, 2, 4])
@@ -82,12 +73,15 @@ def test_sampled_edges_are_edges_and_fan_outs_bound_them(tmp_path: Path, replace
     sampled = sampler.sample(seeds, key=stream_key(9))
     nodes = nodes_of(sampled)
     assert nodes[:40] == seeds.tolist() and len(set(nodes)) == len(nodes)
-    bounds = np.cumsum([0, *sampled.nodes_per_hop])
+    bounds = np.cumsum([0, *sampled.nodes_per_hop["node"]])
+    (per_hop,) = sampled.edges_per_hop.values()
+    cuts = np.cumsum([0, *per_hop])
+    ends = np.array(edges_of(sampled)).T
     for hop, fan_out in enumerate((4, 3)):
-        columns = sampled.hops[hop].columns
+        rows, columns = ends[:, cuts[hop] : cuts[hop + 1]]
         assert ((bounds[hop] <= columns) & (columns < bounds[hop + 1])).all()
         for local in range(bounds[hop], bounds[hop + 1]):
-            mine = sampled.hops[hop].rows[columns == local]
+            mine = rows[columns == local]
             degree = degrees[nodes[local]]
             full = fan_out if replace and degree else min(fan_out, degree)
             assert len(mine) == full
@@ -100,7 +94,7 @@ def test_neighbours_are_uniform_through_files_and_labels(tmp_path: Path) -> None
     seen = np.zeros(24)
     for turn in range(4000):
         sampled = sampler.sample(np.array([0]), key=stream_key(2, turn))
-        seen[sampled.hops[0].nodes] += 1
+        seen[nodes_of(sampled)[1:]] += 1
     assert len(graph.indices) == 23 and seen[0] == 0
     scaled = ((seen[1:] - seen.sum() / 23) ** 2).sum() / (seen.sum() / 23 * (1 - 6 / 23)) * 22 / 23
     assert 0.001 < stats.chi2.sf(scaled, 22) < 0.999
@@ -130,12 +124,12 @@ def test_repeated_seeds_keep_their_places(tmp_path: Path) -> None:
 def test_a_growing_table_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(module, "_CHUNK", chunk)
-    monkeypatch.setattr(module, "_FEWEST_SLOTS", 2)
+    monkeypatch.setattr(sampler, "_CHUNK", chunk)
+    monkeypatch.setattr(node_lists, "_FEWEST_SLOTS", 2)
     graph = random_graph(tmp_path, num_nodes=5000, num_edges=9000)
-    sampler = open_dataset(tmp_path).sampler([-1, -1, -1])
+    growing = open_dataset(tmp_path).sampler([-1, -1, -1])
     for seeds in ([1], list(range(300)), [4999, 2]):
-        assert_full(graph, sampler.sample(np.array(seeds), key=KEY), seeds)
+        assert_full(graph, growing.sample(np.array(seeds), key=KEY), seeds)
 
 
 @given(data=st.data())
@@ -169,7 +163,8 @@ def test_wide_ids_are_sampled_like_narrow_ones(tmp_path: Path) -> None:
 def test_a_graph_without_edges_gives_the_seeds_alone(tmp_path: Path) -> None:
     write_graph(tmp_path, *compress([], [], 5))
     sampled = open_dataset(tmp_path).sampler([3, -1]).sample(np.array([4, 0]), key=KEY)
-    assert nodes_of(sampled) == [4, 0] and sampled.edges_per_hop == [0, 0]
+    assert nodes_of(sampled) == [4, 0] and sampled.num_edges() == 0
+    assert list(sampled.edges_per_hop.values()) == [[0, 0]]
 
 
 def test_a_hub_gives_each_of_its_edges_once(tmp_path: Path) -> None:
@@ -187,31 +182,19 @@ def test_a_batch_beyond_its_plan_is_refused(tmp_path: Path, limit: SampleLimit, 
     sampler = open_dataset(tmp_path).sampler([-1, -1], limit=limit)
     with pytest.raises(NoRoomError, match=f"{what} where memory was planned for 60"):
         sampler.sample(np.arange(40), key=KEY)
-    assert sampler.sample(np.array([399]), key=KEY).nodes_per_hop[0] == 1
+    assert sampler.sample(np.array([399]), key=KEY).nodes_per_hop["node"][0] == 1
 
 
 @pytest.mark.parametrize("damage", ["indptr", "indices"])
 def test_a_damaged_topology_is_an_error_and_no_crash(tmp_path: Path, damage: str) -> None:
     graph = random_graph(tmp_path)
     sampler = open_dataset(tmp_path).sampler([-1, -1])
-    held = getattr(sampler, f"_{damage}")
+    (edges,) = sampler._edges
+    held = edges.indptr if damage == "indptr" else edges.sources.array
     # Copy-on-write: the mapping is damaged for this process alone.
     held._payload.view(graph.indptr.dtype if damage == "indptr" else np.int32)[3:9] = 10**8
     with pytest.raises(FormatError, match=r"damaged.*400 nodes"):
         sampler.sample(np.arange(400), key=KEY)
-
-
-@pytest.mark.parametrize(
-    "fan_outs", [[], 5, None, "15", [1.5], [True], [-2], [2**31], ["3"], [[1]], {"a": [1]}]
-)
-def test_bad_fan_outs_are_refused(fan_outs: object) -> None:
-    with pytest.raises(InputError, match=r"num_neighbors|fan-out"):
-        check_fan_outs(fan_outs)  # type: ignore[arg-type]
-
-
-def test_good_fan_outs_pass() -> None:
-    assert check_fan_outs([np.int64(3), -1, 0]) == (3, -1, 0)
-    assert check_fan_outs((4,)) == (4,)
 
 
 @pytest.mark.parametrize("wrong", [-1, 400, 10**9])
