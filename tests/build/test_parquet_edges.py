@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from overspill.build.readers.parquet_edges import ParquetTable
 from overspill.errors import InputError
 from reading import edges_of, opened, place, refused, rows_of
 
@@ -316,3 +317,35 @@ def test_lists_in_a_file_without_rows(tmp_path: Path) -> None:
     )
     source = opened(path).rows(("w",))
     assert source.count == 0 and not source.layout.known and list(source.pieces(100)) == []
+
+
+@pytest.mark.parametrize("cuts", [[(3, 4, 3), (10,)], [(1,) * 10, (4, 6)], [(10,), (10,)]])
+def test_columns_decoded_apart_are_put_together_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuts: list[tuple[int, ...]]
+) -> None:
+    # Arrow may end the batches of one column where those of another go on.
+    path = written(tmp_path / "e.parquet", {"src": SRC[:10], "dst": DST[:10]})
+    deliver_in_pieces(monkeypatch, {"src": cuts[0], "dst": cuts[1]})
+    assert edges_of(path) == (SRC[:10].tolist(), DST[:10].tolist())
+
+
+def test_columns_of_different_lengths_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path / "e.parquet", {"src": SRC[:10], "dst": DST[:10]})
+    deliver_in_pieces(monkeypatch, {"src": (3, 4, 3), "dst": (9,)})
+    with pytest.raises(InputError, match="not equally long"):
+        edges_of(path)
+
+
+def deliver_in_pieces(monkeypatch: pytest.MonkeyPatch, cuts: dict[str, tuple[int, ...]]) -> None:
+    whole = ParquetTable._decoded
+
+    def decoded(self: ParquetTable, columns: Any, rows: int) -> Any:
+        (name,) = columns
+        (array,) = next(whole(self, columns, rows))
+        ends = np.cumsum(cuts[name]).tolist()
+        for start, end in zip([0, *ends], ends, strict=False):
+            yield [array[start:end]]
+
+    monkeypatch.setattr(ParquetTable, "_decoded", decoded)
