@@ -12,7 +12,7 @@ from overspill.placement.loader import (
     SPAWNED_WORKER_BYTES,
     LoaderDemand,
     LoaderRoom,
-    bound_neighborhood,
+    RowsOfType,
     plan_loader,
 )
 
@@ -25,7 +25,7 @@ DEMAND = LoaderDemand(
     nodes=100_000,
     edges=150_000,
     seeds=512,
-    row_bytes=512,
+    node_rows=(RowsOfType(100_000, 512),),
 )
 ROOM = LoaderRoom(
     base_bytes=300 * MIB,
@@ -95,23 +95,56 @@ def test_workers_are_counted_with_what_they_start_with() -> None:
     assert replace(DEMAND, pinned=True).extra_bytes - forked == DEMAND.batch_bytes
 
 
-@pytest.mark.parametrize(
-    ("fan_outs", "replaced", "distinct", "expected"),
-    [
-        ([3, 2], False, True, (10 + 30 + 60, 90)),
-        ([3, 200], False, True, (10 + 100, 1000)),  # no more nodes and edges than the graph has
-        ([-1], False, True, (10 + 100, 1000)),
-        ([-1], False, False, (10 + 100, 10_000)),  # a repeated seed draws its edges again
-        ([-1, -1], False, True, (10 + 100, 1000)),
-        ([0, 5], False, True, (10, 0)),
-        ([5, 1000], True, True, (10 + 100, 50 + 50_000)),
-    ],
-)
-def test_the_bound_of_a_neighbourhood(
-    fan_outs: list[int], replaced: bool, distinct: bool, expected: tuple[int, int]
-) -> None:
-    bound = bound_neighborhood(10, fan_outs, graph=(100, 1000), replace=replaced, distinct=distinct)
-    assert bound == expected
+def test_rows_of_types_are_counted_at_their_worst() -> None:
+    rows = (RowsOfType(10, 100), RowsOfType(1000, 8), RowsOfType(40, 16))
+    mixed = replace(DEMAND, node_rows=rows, nodes=60, edge_rows=(RowsOfType(500, 4),), edges=200)
+    assert mixed.row_bytes == 10 * 100 + 40 * 16 + 10 * 8 + 200 * 4
+    assert replace(mixed, both_ways=True).row_bytes == mixed.row_bytes + 200 * 4
+    assert replace(mixed, nodes=5).row_bytes == 5 * 100 + 800
+
+
+def test_what_a_batch_holds_beside_its_rows() -> None:
+    bare = replace(DEMAND, node_rows=())
+    assert bare.batch_bytes == 100_000 * 8 + 150_000 * 24 + 512 * 8
+    assert replace(bare, trees=True).batch_bytes == bare.batch_bytes + 100_000 * 8
+    assert replace(bare, both_ways=True).batch_bytes == bare.batch_bytes + 150_000 * 24
+    assert replace(bare, seed_bytes=100).batch_bytes == bare.batch_bytes + 512 * 92
+
+
+@pytest.mark.parametrize("harder", ["trees", "ranked", "both_ways"])
+def test_harder_sampling_takes_more(harder: str) -> None:
+    assert replace(DEMAND, **{harder: True}).sampler_bytes > DEMAND.sampler_bytes + (6 << 20)
+    assert replace(DEMAND, id_bytes=8).sampler_bytes > DEMAND.sampler_bytes
+
+
+def test_the_buffer_for_reading_together_shrinks_before_the_prefetch() -> None:
+    batch = DEMAND.row_bytes
+    together = replace(DEMAND, lookahead=16, read_together_bytes=16 * batch)
+    assert plan_loader(together, ROOM).read_together_bytes == 16 * batch
+    quarter = replace(together, read_together_bytes=4 * batch)
+    plan = plan_loader(together, room_for(quarter))
+    assert (plan.prefetch_factor, plan.read_together_bytes) == (4, 4 * batch)
+    least = replace(together, read_together_bytes=batch)
+    assert plan_loader(together, room_for(least)).read_together_bytes == batch
+    plan = plan_loader(together, room_for(least, -1))
+    assert plan.prefetch_factor == 3 and plan.read_together_bytes >= batch
+    assert together.group_bytes == 16 * (batch + DEMAND.sample_bytes + 512 * 8)
+    assert DEMAND.group_bytes == 0
+
+
+def test_without_workers_batches_made_ahead_go_down_to_none() -> None:
+    alone = replace(DEMAND, workers=0, prefetch_factor=3)
+    assert alone.batches == 5 and alone.shm_bytes == 0
+    none = replace(alone, prefetch_factor=0)
+    assert plan_loader(alone, room_for(none)).prefetch_factor == 0
+    with pytest.raises(NoRoomError):
+        plan_loader(alone, room_for(none, -1))
+
+
+def test_packing_is_planned_for_where_it_takes_the_most() -> None:
+    packed = replace(DEMAND, workers=0, prefetch_factor=0, packs=True)
+    assert packed.extra_bytes == packed.packing_bytes > replace(packed, packs=False).extra_bytes
+    assert replace(DEMAND, packs=True, prefetch_factor=8).extra_bytes > DEMAND.extra_bytes
 
 
 @given(
@@ -125,7 +158,8 @@ def test_a_plan_never_exceeds_what_there_is(
     limit: int, shm: int, nodes: int, workers: int, prefetch: int
 ) -> None:
     room = replace(ROOM, limit_bytes=limit * MIB, shm_bytes=shm * MIB)
-    demand = replace(DEMAND, nodes=nodes, workers=workers, prefetch_factor=prefetch)
+    rows = (RowsOfType(nodes, 512),)
+    demand = replace(DEMAND, nodes=nodes, node_rows=rows, workers=workers, prefetch_factor=prefetch)
     try:
         plan = plan_loader(demand, room)
     except NoRoomError as error:
@@ -133,6 +167,6 @@ def test_a_plan_never_exceeds_what_there_is(
         assert error.needed_bytes > error.available_bytes
         return
     assert plan.projected_bytes <= plan.allowed_bytes <= max(limit * MIB, 0)
-    assert 1 <= plan.prefetch_factor <= prefetch
+    assert (1 if workers else 0) <= plan.prefetch_factor <= prefetch
     chosen = replace(demand, prefetch_factor=plan.prefetch_factor)
     assert chosen.shm_bytes <= shm * MIB

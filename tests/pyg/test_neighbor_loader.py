@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import pickle
@@ -15,6 +14,7 @@ import torch
 from torch_geometric.data import Data
 
 from confined import PythonResult, make_cold
+from loaded_batches import stop_workers
 from overspill.errors import InputError, NoRoomError, SettingsError, StaleFileError
 from overspill.graph.construct import build_dataset
 from overspill.graph.dataset import open_dataset
@@ -47,15 +47,6 @@ def as_lists(batches: Any) -> list[dict[str, Any]]:
     ]
 
 
-def stop_workers(loader: NeighborLoader, batches: Any = None) -> None:
-    """End the workers now: an error's traceback is a cycle that keeps torch's iterator alive."""
-    for iterator in (batches, loader._iterator):
-        if iterator is not None and hasattr(iterator, "_shutdown_workers"):
-            iterator._shutdown_workers()
-    loader._iterator = None
-    gc.collect()
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_all_neighbours_equal_pygs_semantics(tmp_path: Path, num_workers: int) -> None:
     graph = random_graph(tmp_path)
@@ -68,7 +59,11 @@ def test_all_neighbours_equal_pygs_semantics(tmp_path: Path, num_workers: int) -
         assert_whole(graph, batch, 2)
         assert batch.edge_index.dtype == batch.n_id.dtype == torch.int64
         assert batch.input_id.tolist() == batch.n_id[: batch.batch_size].tolist()
-        assert "e_id" not in batch and "batch" not in batch
+        assert "batch" not in batch
+        sources, targets = batch.n_id[batch.edge_index].numpy()
+        np.testing.assert_array_equal(graph.indices[batch.e_id], sources)
+        found = np.searchsorted(graph.indptr, batch.e_id.numpy(), side="right") - 1
+        np.testing.assert_array_equal(found, targets)
     assert batches[-1].batch_size == 400 - 12 * 32
 
 
@@ -354,15 +349,21 @@ def test_a_list_of_seeds_that_is_overwritten_later_is_an_error_not_a_crash(tmp_p
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"dataset": "ds"}, "wants an opened dataset, not str.*open_dataset"),
-        ({"dataset": Data()}, "wants an opened dataset, not Data"),
+        ({"data": "ds"}, "wants an opened dataset, not str.*open_dataset"),
+        ({"data": Data()}, "wants an opened dataset, not Data"),
+        ({"dataset": Data()}, "makes its own dataset"),
         ({"num_workers": "2"}, "num_workers='2' is not a number of processes"),
         ({"num_workers": -1}, "num_workers=-1"),
         ({"transform": 3}, "transform=3 cannot be called"),
         ({"prefetch_factor": 0, "num_workers": 1}, "prefetch_factor=0"),
-        ({"disjoint": True}, "no argument 'disjoint'"),
-        ({"subgraph_type": "induced"}, "no argument 'subgraph_type'"),
-        ({"input_nodes": "paper"}, "one only.*pass the ids alone"),
+        ({"filter_per_worker": False}, "has no filter_per_worker=False.*always gathered"),
+        ({"directed": False}, 'has no directed=False.*subgraph_type="induced"'),
+        ({"neighbor_sampler": object()}, "no argument 'neighbor_sampler'.*NodeLoader"),
+        ({"custom_cls": Data}, "no argument 'custom_cls'"),
+        ({"transform_sampler_output": 3}, "transform_sampler_output=3 cannot be called"),
+        ({"hot_rows": "lots"}, "hot_rows='lots' is not a size"),
+        ({"pack": "d", "sampler": range(3)}, "a fixed set of batches"),
+        ({"input_nodes": "paper"}, "'paper', which there is not.*pass the ids alone"),
         ({"input_nodes": ("paper", torch.arange(3))}, "pass the ids alone"),
         ({"input_nodes": [1.7]}, "whole numbers, not float64"),
         ({"input_nodes": [[1], [2, 3]]}, "ids cannot be read"),
@@ -374,8 +375,8 @@ def test_habits_from_elsewhere_are_answered(
     tmp_path: Path, arguments: dict[str, Any], told: str
 ) -> None:
     random_graph(tmp_path)
-    options = {"dataset": open_dataset(tmp_path), "num_neighbors": [2], **arguments}
-    with pytest.raises(InputError, match=told):
+    options = {"data": open_dataset(tmp_path), "num_neighbors": [2], **arguments}
+    with pytest.raises((InputError, SettingsError), match=told):
         NeighborLoader(**options)
 
 
@@ -413,12 +414,30 @@ def test_a_process_that_outgrew_the_limit_is_told_to_raise_it(tmp_path: Path) ->
     assert (caught.value.remedy or "").startswith("a limit of ")
 
 
-def test_a_dataset_of_several_types_or_without_csc_is_refused(tmp_path: Path) -> None:
+def test_a_dataset_without_csc_is_refused(tmp_path: Path) -> None:
     edges = torch.randint(0, 9, (2, 40))
-    counts = {"user": 9, "item": 9}
-    typed = build_dataset(tmp_path / "t", edges={("user", "buys", "item"): edges}, num_nodes=counts)
-    with pytest.raises(InputError, match=r"one node type and one edge type; .*user, item"):
-        NeighborLoader(typed, [2])
     rows = build_dataset(tmp_path / "r", edges=edges, num_nodes=9, layout="csr")
     with pytest.raises(InputError, match=r"layout csc; .* has csr.*layout="):
         NeighborLoader(rows, [2])
+
+
+def test_what_pyg_users_pass_for_nothing_is_taken(tmp_path: Path) -> None:
+    random_graph(tmp_path)
+    ds = open_dataset(tmp_path)
+    plain = NeighborLoader(ds, [3], batch_size=200, seed=1)
+    habits = NeighborLoader(
+        ds,
+        [3],
+        None,
+        None,
+        False,
+        "directional",
+        batch_size=200,
+        seed=1,
+        is_sorted=True,
+        filter_per_worker=True,
+        directed=True,
+        neighbor_sampler=None,
+        input_id=None,
+    )
+    assert as_lists(habits) == as_lists(plain)

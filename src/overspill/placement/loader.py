@@ -7,7 +7,7 @@ take, and the sampler refuses a batch that outgrows it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from overspill.errors import NoRoomError
@@ -19,7 +19,32 @@ FORKED_WORKER_BYTES = 48 << 20
 SPAWNED_WORKER_BYTES = 320 << 20
 # The order of one block of a cold gather, and the page lists of its windows.
 GATHER_BYTES = 24 << 20
+# What sampling by weight, by time or of induced edges reads of whole rows at a time.
+RANKED_BYTES = 24 << 20
+# The passes of packing, and what they start with.
+PACKING_BYTES = 320 << 20
 _OFFSET_BYTES = 8
+# Of the sampler's buffers, which are a quarter larger than what they hold: an edge's ends and place
+# and, in the largest hop, its source, and its number in the input as it is stored; a node's id,
+# extent and slots of the table.
+_EDGE_BYTES = 44
+_NODE_BYTES = {4: 88, 8: 136}
+_TREE_BYTES = 20
+# PyG's coalescing of edges that are made to go both ways, an edge.
+_BOTH_WAYS_BYTES = 224
+
+
+@dataclass(frozen=True)
+class RowsOfType:
+    """Rows of one node or edge type that a batch may hold.
+
+    Attributes:
+        most: The most rows.
+        row_bytes: Bytes of all gathered arrays of one row.
+    """
+
+    most: int
+    row_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +54,24 @@ class LoaderDemand:
     Attributes:
         workers: Worker processes; 0 makes the batches in this process.
         spawned: Whether workers start afresh (spawn, forkserver) instead of by fork.
-        prefetch_factor: Batches in flight a worker, at most.
+        prefetch_factor: Batches in flight a worker, at most; without workers, batches that a thread
+            makes ahead, 0 for no thread.
         pinned: Whether each batch is copied once more, into pinned memory.
-        nodes: The most nodes of a batch.
-        edges: The most edges of a batch.
-        seeds: Seeds of a batch.
-        row_bytes: Bytes of all gathered rows of one node.
+        nodes: The most nodes of a batch, of all types together.
+        edges: The most edges of a batch, of all types together.
+        seeds: Seeds of a batch, negatives included.
+        node_rows: What is gathered for nodes, by type.
+        edge_rows: What is gathered for edges, by type.
         id_bytes: Bytes of a node id in the sampler's table: 4 or 8.
+        seed_bytes: Bytes that a batch holds for a seed beside it as a node.
+        trees: Whether each seed is a tree of its own.
+        ranked: Whether whole rows are read, for weights, times or induced edges.
+        both_ways: Whether edges are made to go both ways.
+        lookahead: Batches that are sampled and read together; 1 for none.
+        read_together_bytes: Buffer for the rows of such a group, a process; what does not fit is
+            read in several goes.
+        read_floor_bytes: What that buffer has in any case.
+        packs: Whether batches may have to be packed before the first one.
     """
 
     workers: int
@@ -45,36 +81,72 @@ class LoaderDemand:
     nodes: int
     edges: int
     seeds: int
-    row_bytes: int
+    node_rows: tuple[RowsOfType, ...]
+    edge_rows: tuple[RowsOfType, ...] = ()
     id_bytes: int = 4
+    seed_bytes: int = _OFFSET_BYTES
+    trees: bool = False
+    ranked: bool = False
+    both_ways: bool = False
+    lookahead: int = 1
+    read_together_bytes: int = 0
+    read_floor_bytes: int = 0
+    packs: bool = False
+
+    @property
+    def row_bytes(self) -> int:
+        """The most bytes of gathered rows of a batch."""
+        ways = 2 if self.both_ways else 1
+        edges = _most_bytes(self.edge_rows, self.edges)
+        return _most_bytes(self.node_rows, self.nodes) + ways * edges
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of what is sampled of the largest batch: ids, trees, edge index, edge ids."""
+        nodes = self.nodes * _OFFSET_BYTES * (2 if self.trees else 1)
+        return nodes + self.edges * 3 * _OFFSET_BYTES * (2 if self.both_ways else 1)
 
     @property
     def batch_bytes(self) -> int:
-        """Bytes of the largest batch: ids, rows, edge index, input ids."""
-        nodes = self.nodes * (self.row_bytes + _OFFSET_BYTES)
-        return nodes + self.edges * 2 * _OFFSET_BYTES + self.seeds * _OFFSET_BYTES
+        """Bytes of the largest batch: what was sampled, rows, what is told of the inputs."""
+        return self.row_bytes + self.sample_bytes + self.seeds * self.seed_bytes
 
     @property
     def sampler_bytes(self) -> int:
         """Bytes of one sampler's buffers and of a gather's, when they are at their largest."""
-        # Two offsets and a value an edge; extents and fresh ids a node; and a table that is
-        # a quarter full when it has just grown, beside the half as large one it grew from.
-        table = 6 * 2 * self.id_bytes
-        return (
-            self.edges * 3 * _OFFSET_BYTES + self.nodes * (3 * _OFFSET_BYTES + table) + GATHER_BYTES
-        )
+        node = _NODE_BYTES[8 if self.trees else self.id_bytes] + _TREE_BYTES * self.trees
+        edge = _EDGE_BYTES * (2 if self.ranked else 1)
+        edge += _BOTH_WAYS_BYTES if self.both_ways else 0
+        fixed = GATHER_BYTES + (RANKED_BYTES if self.ranked else 0)
+        return self.edges * edge + self.nodes * node + self.seeds * self.seed_bytes + fixed
+
+    @property
+    def group_bytes(self) -> int:
+        """Bytes of a group of batches that are read together, a process."""
+        if self.lookahead <= 1:
+            return 0
+        sampled = self.sample_bytes + self.seeds * self.seed_bytes
+        return self.read_together_bytes + self.read_floor_bytes + self.lookahead * sampled
 
     @property
     def batches(self) -> int:
         """Batches alive at a time: in flight, in the caller's hands, and being handed over."""
-        return self.workers * self.prefetch_factor + 2 + self.pinned
+        return max(self.workers, 1) * self.prefetch_factor + 2 + self.pinned
 
     @property
     def extra_bytes(self) -> int:
         """Bytes on top of what the process has already."""
         worker = SPAWNED_WORKER_BYTES if self.spawned else FORKED_WORKER_BYTES
-        each = self.sampler_bytes + (worker if self.workers else 0)
-        return max(self.workers, 1) * each + self.batches * self.batch_bytes
+        each = self.sampler_bytes + self.group_bytes + (worker if self.workers else 0)
+        making = max(self.workers, 1) * each + self.batches * self.batch_bytes
+        return max(making, self.packing_bytes)
+
+    @property
+    def packing_bytes(self) -> int:
+        """Bytes of packing, which this process does before there are workers."""
+        if not self.packs:
+            return 0
+        return self.sampler_bytes + 2 * self.sample_bytes + PACKING_BYTES
 
     @property
     def shm_bytes(self) -> int:
@@ -121,6 +193,7 @@ class LoaderPlan:
         nodes: The most nodes of a batch that this holds for.
         edges: The most edges of a batch that this holds for.
         reason: Why this prefetch factor.
+        read_together_bytes: Buffer of a process for rows that are read together.
     """
 
     prefetch_factor: int
@@ -129,37 +202,7 @@ class LoaderPlan:
     nodes: int
     edges: int
     reason: str
-
-
-def bound_neighborhood(
-    seeds: int, fan_outs: Sequence[int], *, graph: tuple[int, int], replace: bool, distinct: bool
-) -> tuple[int, int]:
-    """The most nodes and edges that sampling can reach.
-
-    Args:
-        seeds: Seeds of a batch.
-        fan_outs: One a hop; -1 for all neighbours.
-        graph: Nodes and edges of the graph.
-        replace: Whether an edge may be drawn twice.
-        distinct: Whether no seed comes twice in a batch; a repeated one samples for itself.
-
-    Returns:
-        Nodes and edges of the largest batch.
-    """
-    num_nodes, num_edges = graph
-    every = num_edges * (1 if distinct else max(seeds, 1))
-    frontier, nodes, edges = seeds, 0, 0
-    for fan_out in fan_outs:
-        picks = every if fan_out < 0 else frontier * fan_out
-        if not replace:
-            picks = min(picks, every)
-        edges += picks
-        frontier = min(picks, num_nodes)
-        nodes += frontier
-        every = num_edges
-    if distinct and not replace:
-        edges = min(edges, num_edges)  # each node is expanded once
-    return seeds + min(nodes, num_nodes), edges
+    read_together_bytes: int = 0
 
 
 def plan_loader(demand: LoaderDemand, room: LoaderRoom) -> LoaderPlan:
@@ -175,22 +218,50 @@ def plan_loader(demand: LoaderDemand, room: LoaderRoom) -> LoaderPlan:
     Raises:
         NoRoomError: Not even one batch a worker fits; names the two figures and what to change.
     """
-    shm = room.shm_bytes
-    for factor in range(demand.prefetch_factor, 0, -1):
-        tried = replace(demand, prefetch_factor=factor)
-        projected = room.base_bytes + tried.extra_bytes
-        if projected <= room.allowed_bytes and (shm is None or tried.shm_bytes <= shm):
+    for tried in _smaller_and_smaller(demand):
+        if _fits(tried, room):
             return LoaderPlan(
-                prefetch_factor=factor,
-                projected_bytes=projected,
+                prefetch_factor=tried.prefetch_factor,
+                projected_bytes=room.base_bytes + tried.extra_bytes,
                 allowed_bytes=room.allowed_bytes,
                 nodes=demand.nodes,
                 edges=demand.edges,
                 reason=_reason(demand, tried, room),
+                read_together_bytes=tried.read_together_bytes,
             )
-        if not demand.workers:
-            break
-    raise _no_room(replace(demand, prefetch_factor=1), room)
+    raise _no_room(_least(demand), room)
+
+
+def _least(demand: LoaderDemand) -> LoaderDemand:
+    together = min(demand.read_together_bytes, demand.row_bytes)
+    factor = min(demand.prefetch_factor, 1 if demand.workers else 0)
+    return replace(demand, prefetch_factor=factor, read_together_bytes=together)
+
+
+def _smaller_and_smaller(demand: LoaderDemand) -> Iterator[LoaderDemand]:
+    """What may do instead: a smaller buffer to read together first, then fewer batches ahead."""
+    least = _least(demand)
+    for factor in range(demand.prefetch_factor, least.prefetch_factor - 1, -1):
+        together = demand.read_together_bytes
+        while together > least.read_together_bytes:
+            yield replace(demand, prefetch_factor=factor, read_together_bytes=together)
+            together //= 2
+        yield replace(demand, prefetch_factor=factor, read_together_bytes=least.read_together_bytes)
+
+
+def _fits(demand: LoaderDemand, room: LoaderRoom) -> bool:
+    shm = room.shm_bytes
+    within = room.base_bytes + demand.extra_bytes <= room.allowed_bytes
+    return within and (shm is None or demand.shm_bytes <= shm)
+
+
+def _most_bytes(rows: Iterable[RowsOfType], total: int) -> int:
+    """The most bytes of rows of several types that are `total` together."""
+    nbytes = 0
+    for held in sorted(rows, key=lambda held: -held.row_bytes):
+        count = min(held.most, total)
+        nbytes, total = nbytes + count * held.row_bytes, total - count
+    return nbytes
 
 
 def _reason(demand: LoaderDemand, chosen: LoaderDemand, room: LoaderRoom) -> str:

@@ -11,79 +11,136 @@ from overspill.graph.dataset import Dataset
 from overspill.graph.parts import require_whole
 
 _OURS = ("dataset", "batch_sampler", "collate_fn")
-# Arguments of PyG's loaders that this one does not have, and what to do about each.
+# Arguments of PyG's loaders that these do not have, and what to do about each.
 _ABSENT = {
-    "data": "pass the dataset first, as opened by open_dataset",
-    "directed": "leave it out: edges are the sampled ones, directed to the seeds",
-    "disjoint": "leave it out: neighbourhoods of a batch share their nodes",
-    "filter_per_worker": "leave it out: features are always gathered in the workers",
-    "input_time": "leave it out: sampling is uniform, not temporal",
-    "is_sorted": "leave it out: edges are sorted by destination in the dataset",
-    "neighbor_sampler": "leave it out: the loader samples by itself",
-    "subgraph_type": "leave it out: edges are the sampled ones, directed to the seeds",
-    "temporal_strategy": "leave it out: sampling is uniform, not temporal",
-    "time_attr": "leave it out: sampling is uniform, not temporal",
-    "transform_sampler_output": "use transform, which gets the finished batch",
-    "weight_attr": "leave it out: sampling is uniform, not weighted",
+    "custom_cls": "leave it out, or make what you need of the finished batch by transform",
+    "neighbor_sampler": "leave it out: the loader samples by itself; PyG's own NodeLoader and "
+    "LinkLoader take overspill.pyg.NeighborSampler",
+    "sample_direction": "leave it out: edges are followed against their direction",
+    "share_memory": "leave it out: workers map the dataset, nothing is copied to them",
+}
+# Those that may be passed where they ask for what is done anyway: which value that is, and why.
+_FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "directed": ((True,), 'pass subgraph_type="induced" instead'),
+    "filter_per_worker": (
+        (True, None),
+        "leave it out: features are always gathered where the batch is made",
+    ),
+    "is_sorted": ((True, False), "leave it out: a dataset's edges are sorted by target"),
 }
 
 
-def require_dataset(dataset: object) -> None:
+def require_dataset(dataset: object, loader: str) -> None:
     """Refuse what is no dataset that can be sampled as a whole, with its reason (InputError)."""
     if not isinstance(dataset, Dataset):
         raise InputError(
             f"the loader wants an opened dataset, not {type(dataset).__name__}",
             value=str(dataset)[:80],
-            remedy="open one: NeighborLoader(ov.open_dataset(path), ...)",
+            remedy=f"open one: {loader}(ov.open_dataset(path), ...)",
         )
     require_whole(dataset.part, dataset.path)
-    if (len(dataset.node_types), len(dataset.edge_types)) != (1, 1):
+    for edge_type in dataset.edge_types:
+        layouts = dataset.edge_record(edge_type).layouts
+        if "csc" not in layouts:
+            raise InputError(
+                f"the loader samples in-neighbours, layout csc; {edge_type} in {dataset.path} has "
+                f"{', '.join(layouts)}",
+                path=str(dataset.path),
+                remedy='build with layout="csc", or with both: layout=("csc", "csr")',
+            )
+    if not dataset.edge_types:
         raise InputError(
-            f"the loader samples one node type and one edge type; {dataset.path} has node types "
-            f"{', '.join(dataset.node_types)} and {len(dataset.edge_types)} edge types",
-            path=str(dataset.path),
-            remedy="build the edges of one type by themselves, for this version's loader",
-        )
-    layouts = dataset.edge_record().layouts
-    if "csc" not in layouts:
-        raise InputError(
-            f"the loader samples in-neighbours, layout csc; {dataset.path} has "
-            f"{', '.join(layouts)}",
-            path=str(dataset.path),
-            remedy='build with layout="csc", or with both: layout=("csc", "csr")',
+            f"{dataset.path} has no edges to sample", remedy="build the dataset with edges"
         )
 
 
-def require_known(
-    num_workers: object, transform: object, prefetch_factor: object, options: dict[str, Any]
-) -> None:
-    """Refuse arguments of another type, and those that only PyG's loaders have (InputError)."""
+def take_habits(options: dict[str, Any], loader: str) -> None:
+    """Refuse arguments that only PyG's loaders have; take out those that say what is done anyway.
+
+    Args:
+        options: Arguments by name, changed in place.
+        loader: The loader's name, for messages.
+
+    Raises:
+        InputError: Names the argument and what to do.
+    """
+    for name in list(options):
+        if name in _ABSENT and options.pop(name) is not None:
+            raise InputError(f"{loader} has no argument {name!r}", remedy=_ABSENT[name])
+        if name in _FIXED:
+            allowed, remedy = _FIXED[name]
+            value = options.pop(name)
+            if not any(value is held for held in allowed):
+                raise InputError(f"{loader} has no {name}={value!r}", remedy=remedy)
+        if name in _OURS:
+            raise InputError(
+                f"{loader} makes its own {name}",
+                remedy="leave it out; order the inputs by shuffle or sampler",
+            )
+
+
+def require_counts(num_workers: object, prefetch_factor: object) -> None:
+    """Refuse numbers of processes and batches that are none (InputError)."""
     if type(num_workers) is not int or num_workers < 0:
         raise InputError(
             f"num_workers={num_workers!r} is not a number of processes",
             remedy="give 0 to make the batches in this process, or a whole number above",
-        )
-    if transform is not None and not callable(transform):
-        raise InputError(
-            f"transform={transform!r} cannot be called", remedy="give a function of a batch"
         )
     if prefetch_factor is not None and (type(prefetch_factor) is not int or prefetch_factor < 1):
         raise InputError(
             f"prefetch_factor={prefetch_factor!r} is not a number of batches",
             remedy="give 1 or more, or leave it out",
         )
-    for name in options:
-        if name in _ABSENT:
-            raise InputError(f"NeighborLoader has no argument {name!r}", remedy=_ABSENT[name])
-        if name in _OURS:
+
+
+def chosen_prefetch(prefetch_batches: object, prefetch_factor: int | None, workers: int) -> int:
+    """Batches to make ahead, of each worker, or of the thread where there is no worker.
+
+    Args:
+        prefetch_batches: Batches to make ahead in all, or None.
+        prefetch_factor: torch's argument: of each worker, or None.
+        workers: Worker processes.
+
+    Returns:
+        With workers torch's prefetch factor, 2 by default; without, the batches that a thread makes
+        ahead, 0 by default.
+
+    Raises:
+        InputError: No such number, or both are given.
+    """
+    if prefetch_batches is None:
+        if prefetch_factor is not None and not workers:
             raise InputError(
-                f"NeighborLoader makes its own {name}",
-                remedy="leave it out; order the seeds by input_nodes, shuffle or sampler",
+                "prefetch_factor is of workers, and num_workers is 0",
+                remedy="pass prefetch_batches to make batches ahead in a thread",
             )
+        return prefetch_factor or (2 if workers else 0)
+    if type(prefetch_batches) is not int or prefetch_batches < 0:
+        raise InputError(
+            f"prefetch_batches={prefetch_batches!r} is not a number of batches",
+            remedy="give 0 or more, or leave it out",
+        )
+    if prefetch_factor is not None:
+        raise InputError(
+            "prefetch_batches and prefetch_factor exclude each other",
+            remedy="leave one of the two out",
+        )
+    # Of workers each has at least one batch to make.
+    return max(-(-prefetch_batches // workers), 1) if workers else prefetch_batches
 
 
-def chosen_order(shuffle: bool, sampler: Sampler[int] | None) -> bool | Sampler[int]:
-    """The order of the seeds: shuffled or not, or a sampler's; not both (InputError)."""
+def chosen_lookahead(lookahead: object) -> int:
+    """Batches of a group that is read together; 0 and 1 for none (InputError)."""
+    if type(lookahead) is not int or lookahead < 0:
+        raise InputError(
+            f"lookahead={lookahead!r} is not a number of batches",
+            remedy="give the number of batches to read together, or 0",
+        )
+    return max(lookahead, 1)
+
+
+def chosen_order(shuffle: bool | None, sampler: Sampler[int] | None) -> bool | Sampler[int]:
+    """The order of the inputs: shuffled or not, or a sampler's; not both (InputError)."""
     if sampler is not None and shuffle:
         raise InputError(
             "shuffle and sampler exclude each other", remedy="leave one of the two out"

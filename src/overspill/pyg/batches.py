@@ -1,35 +1,37 @@
-"""Makes one batch, in whichever process: sample, gather, put together as PyTorch Geometric does.
+"""Makes one batch, in whichever process: sample, gather, put together.
 
-In a worker the batch is built in shared memory from the start, so that handing it over copies
-nothing; where batches are spilled, what does not fit there is built in a file instead.
+Bottleneck: the gather. A group of batches that are read together (look-ahead) is sampled at once,
+and their rows are read once for all; each batch of the group is then put together from there.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import Dataset as MapDataset
-from torch_geometric.data import Data
+from torch.utils.data import get_worker_info
 
-from overspill.errors import InputError
-from overspill.graph.dataset import Dataset, row_bytes
-from overspill.graph.sampling.sampler import NeighborSampler, SampleLimit
-from overspill.graph.streams import stream_key
-from overspill.pyg.seeds import BatchRequest
+from overspill.graph.dataset import Dataset
+from overspill.graph.reading.array_keys import ArrayKey
+from overspill.graph.reading.counters import LoaderCounters
+from overspill.graph.reading.hot_rows import HotRows
+from overspill.graph.reading.lookahead import ReadingBuffer
+from overspill.graph.reading.packing import Pack
+from overspill.graph.reading.row_reader import RowReader
+from overspill.graph.sampling.spec import SampleLimit, SamplingSpec
+from overspill.pyg.assembly import Assembly, Fill, hand_over
+from overspill.pyg.groups import BatchGroup
+from overspill.pyg.order import Request
+from overspill.pyg.packed import unpacked
+from overspill.pyg.sampling import Allocate, GraphSampling, Output, plain_tensor
+from overspill.pyg.tasks import Task
 from overspill.tensors.batches import allocate_in_worker
-from overspill.tensors.dtypes import torch_dtype
 
-_BATCH_STREAM = 2  # apart from the order of the seeds
-_RESERVED = (
-    "batch", "batch_size", "e_id", "edge_index", "input_id", "n_id", "num_nodes",
-    "num_sampled_edges", "num_sampled_nodes", "seed_time",
-)  # fmt: skip
-Transform = Callable[[Data], Any]
+Transform = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,122 +40,137 @@ class BatchRecipe:
 
     Attributes:
         dataset: The dataset.
-        num_neighbors: One fan-out a hop.
-        replace: Whether edges are drawn with replacement.
-        features: Names of the node arrays to gather.
+        spec: What to sample.
+        bidirectional: Whether edges are made to go both ways.
+        task: What batches are made for.
+        keys: The arrays to gather.
         seed: Seed of the loader.
         transform: Applied to each batch where it is made, or None.
+        transform_output: Applied to what was sampled, before rows are gathered, or None.
         limit: The largest neighbourhood planned for.
+        hot: Rows held in memory, or None.
+        counters: Where batches and rows are counted, or None.
+        read_together: Memory of a process for the rows of a group of batches, by array.
+        pack: Where the batches are read from instead, or None.
     """
 
     dataset: Dataset
-    num_neighbors: tuple[int, ...]
-    replace: bool
-    features: tuple[str, ...]
+    spec: SamplingSpec
+    bidirectional: bool
+    task: Task
+    keys: tuple[ArrayKey, ...]
     seed: int
-    transform: Transform | None
-    limit: SampleLimit | None
+    transform: Transform | None = None
+    transform_output: Transform | None = None
+    limit: SampleLimit | None = None
+    hot: HotRows | None = None
+    counters: LoaderCounters | None = None
+    read_together: Mapping[ArrayKey, int] = field(default_factory=dict)
+    pack: Pack | None = None
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of all gathered rows of one node."""
-        arrays = self.dataset.node_record().arrays
-        return sum(row_bytes(arrays[name]) for name in self.features)
+    def sample(self, request: Request, sampling: GraphSampling, new: Allocate) -> Output:
+        """Sample the batch of a request, its edges and output as they are asked for."""
+        out = self.task.sample(request, sampling, seed=self.seed, new=new)
+        if self.bidirectional:
+            out = out.to_bidirectional()
+        return out if self.transform_output is None else self.transform_output(out)
 
 
-class BatchMaker(MapDataset[Data]):
+class BatchMaker(MapDataset[Any]):
     """The DataLoader's dataset: a request in, a batch out.
 
-    The sampler and its buffers are made in the process that first asks, and stay there; threads
-    that ask at the same time take turns, since they share the buffers.
+    What it reads with is made in the process that first asks, and stays there; threads that ask at
+    the same time take turns, since they share buffers and counts.
 
     Args:
         recipe: How batches are made.
-        num_seeds: Input nodes of an epoch, for ``len(loader.dataset)``.
+        num_inputs: Inputs of an epoch, for ``len(loader.dataset)``.
     """
 
-    def __init__(self, recipe: BatchRecipe, num_seeds: int) -> None:
+    def __init__(self, recipe: BatchRecipe, num_inputs: int) -> None:
         self.recipe = recipe
-        self._num_seeds = num_seeds
-        self._sampler: NeighborSampler | None = None
+        self._num_inputs = num_inputs
+        self._bench: _Bench | None = None
         self._turn = threading.Lock()
 
     def __len__(self) -> int:
-        return self._num_seeds
+        return self._num_inputs
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return BatchMaker, (self.recipe, self._num_seeds)
+        return BatchMaker, (self.recipe, self._num_inputs)
 
-    def __getitem__(self, request: BatchRequest) -> Data:
+    def __getitem__(self, request: Request) -> Any:
         return self.__getitems__(request)
 
-    def __getitems__(self, request: BatchRequest) -> Data:
+    def __getitems__(self, request: Request) -> Any:
         """Make the batch that a request describes.
 
         Raises:
             StaleFileError: A file of the dataset was cut, replaced or removed.
             NoRoomError: The batch outgrew the plan, or does not fit in /dev/shm.
         """
-        recipe = self.recipe
-        nodes, edges, sampled = self._sample(request)
-        data = Data(edge_index=edges)
-        for name in recipe.features:
-            data[name] = self._gather(name, nodes)
-        data.n_id = nodes
-        data.num_nodes = nodes.numel()
-        data.num_sampled_nodes, data.num_sampled_edges = sampled
-        data.input_id = allocate_in_worker((request.seeds.size,), torch.int64)
-        data.input_id.copy_(torch.from_numpy(np.asarray(request.input_ids)))
-        data.batch_size = request.seeds.size
-        return data if recipe.transform is None else recipe.transform(data)
-
-    def _sample(
-        self, request: BatchRequest
-    ) -> tuple[torch.Tensor, torch.Tensor, tuple[list[int], list[int]]]:
-        recipe = self.recipe
         with self._turn:
-            if self._sampler is None:
-                self._sampler = recipe.dataset.sampler(
-                    recipe.num_neighbors, replace=recipe.replace, limit=recipe.limit
-                )
-            self._sampler.check_unchanged()
-            key = stream_key(recipe.seed, request.epoch, _BATCH_STREAM, request.index)
-            sampled = self._sampler.sample(request.seeds, key=key)
-            (nodes_per_hop,) = sampled.nodes_per_hop.values()
-            (edges_per_hop,) = sampled.edges_per_hop.values()
-            counts = nodes_per_hop, edges_per_hop
-            nodes = allocate_in_worker((sum(counts[0]),), torch.int64)
-            edges = allocate_in_worker((2, sum(counts[1])), torch.int64)
-            sampled.write_nodes(nodes.numpy())
-            sampled.write_edges(edges.numpy())
-        return nodes, edges, counts
-
-    def _gather(self, name: str, nodes: torch.Tensor) -> torch.Tensor:
-        dataset = self.recipe.dataset
-        record = dataset.node_record().arrays[name]
-        out = allocate_in_worker((nodes.numel(), *record.shape[1:]), torch_dtype(record.dtype))
-        return dataset.gather(name, nodes, out=out)
+            if self._bench is None:
+                self._bench = _Bench(self.recipe)
+            batch = self._bench.make(request)
+        transform = self.recipe.transform
+        return batch if transform is None else transform(batch)
 
 
-def chosen_features(dataset: Dataset, names: Sequence[str] | None) -> tuple[str, ...]:
-    """Check the names of the node arrays to gather; None takes all (InputError)."""
-    held = dataset.feature_names()
-    if isinstance(names, str):
-        names = [names]
-    wanted = tuple(held if names is None else names)
-    unknown = [name for name in wanted if name not in held]
-    if unknown:
-        raise InputError(
-            f"no node array is called {unknown[0]!r}",
-            path=str(dataset.path),
-            value=str(unknown[0]),
-            remedy=f"one of: {', '.join(held) or '(there is none)'}",
-        )
-    taken = [name for name in wanted if name in _RESERVED]
-    if taken:
-        raise InputError(
-            f"the node array {taken[0]!r} would hide a part of the batch of that name",
-            path=str(dataset.path),
-            remedy="leave it out by features=[...], or build the dataset with another name",
-        )
-    return wanted
+class _Bench:
+    """What one process makes batches with. One thread at a time."""
+
+    def __init__(self, recipe: BatchRecipe) -> None:
+        self._recipe = recipe
+        self._sampling = GraphSampling(recipe.dataset, recipe.spec, recipe.limit)
+        self._assembly = Assembly(recipe.dataset, recipe.keys)
+        worker = get_worker_info()
+        place = 0 if worker is None else worker.id + 1
+        slot = None if recipe.counters is None else recipe.counters.slot(place)
+        self._reader = RowReader(recipe.dataset, recipe.hot, counts=slot)
+        self._buffers: dict[ArrayKey, ReadingBuffer] = {}
+        self._group: BatchGroup | None = None
+
+    def make(self, request: Request) -> Any:
+        self._reader.check_unchanged()
+        if request.group:
+            self._begin(request)
+        out, fill = self._sampled(request)
+        batch = self._assembly.assemble(out, fill)
+        self._recipe.task.describe(batch, out, hand_over)
+        self._reader.counts.add_batch()
+        return batch
+
+    def _begin(self, request: Request) -> None:
+        self._group = None  # its memory goes before the next one's comes
+        if not self._buffers:
+            self._buffers = {
+                key: ReadingBuffer(self._reader, key, nbytes)
+                for key, nbytes in self._recipe.read_together.items()
+            }
+        sample = self._recipe.sample
+        outs = [sample(held, self._sampling, plain_tensor) for held in request.group]
+        self._group = BatchGroup(request.group, outs, self._reader, self._buffers)
+
+    def _sampled(self, request: Request) -> tuple[Output, Fill]:
+        if self._recipe.pack is not None and request.epoch == 0:
+            return self._unpacked(self._recipe.pack, request.index)
+        if self._group is not None:
+            taken = self._group.take(request)
+            if taken is not None:
+                if not self._group.left:
+                    self._group = None
+                return taken
+        return self._recipe.sample(request, self._sampling, allocate_in_worker), self._gather
+
+    def _unpacked(self, pack: Pack, index: int) -> tuple[Output, Fill]:
+        out = unpacked(pack, index, self._recipe.dataset, allocate_in_worker)
+
+        def fill(key: ArrayKey, _ids: torch.Tensor, rows: torch.Tensor) -> None:
+            pack.read_rows(index, key, rows)
+            self._reader.count_rows(key, len(rows))
+
+        return out, fill
+
+    def _gather(self, key: ArrayKey, ids: torch.Tensor, out: torch.Tensor) -> None:
+        self._reader.gather(key, ids, out=out)

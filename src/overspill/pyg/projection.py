@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import torch
 
 from overspill.errors import NoRoomError, SettingsError
-from overspill.graph.dataset import Dataset
-from overspill.graph.sampling.sampler import SampleLimit
-from overspill.graph.streams import stream_key
+from overspill.graph.dataset import Dataset, row_bytes
+from overspill.graph.reading.array_keys import ArrayKey, Owner, record_of
+from overspill.graph.sampling.spec import SampleLimit
 from overspill.linux.cgroups import available_memory_bytes
-from overspill.placement.loader import LoaderDemand, LoaderPlan, LoaderRoom, plan_loader
-from overspill.pyg.seeds import BatchRequest
+from overspill.placement.loader import (
+    LoaderDemand,
+    LoaderPlan,
+    LoaderRoom,
+    RowsOfType,
+    plan_loader,
+)
+from overspill.placement.neighborhood import GraphSize, bound_neighborhood
+from overspill.pyg.batches import BatchRecipe
+from overspill.pyg.order import Request
+from overspill.pyg.sampling import GraphSampling
 from overspill.settings import current_settings
 from overspill.tensors.headroom import held_memory_bytes, memory_reserve
 from overspill.tensors.rooms import shared_memory_room
@@ -23,7 +35,9 @@ from overspill.units import format_bytes, parse_bytes
 logger = logging.getLogger("overspill")
 PROBED_BATCHES = 4
 PROBE_MARGIN = 1.5
-_SAMPLED_BYTES = 128  # of sampler memory, a node or an edge, rounded up
+# Id and slots of the table, of a row that is read together with others; the smallest table.
+_READ_ROW_BYTES, _TABLE_BYTES = 72, 4096
+_SAMPLED_BYTES = 256  # of memory, a sampled node or an edge, rounded up
 
 
 def measure_room(memory_limit: str | int | None) -> LoaderRoom:
@@ -37,7 +51,9 @@ def measure_room(memory_limit: str | int | None) -> LoaderRoom:
         SettingsError: The limit is not a size.
     """
     held = current_settings()
-    limit = held.memory_limit_bytes if memory_limit is None else _parsed(memory_limit)
+    limit = held.memory_limit_bytes
+    if memory_limit is not None:
+        limit = size_bytes("memory_limit", memory_limit)
     spilled = held.spill_batches and held.spill_dir is not None
     return LoaderRoom(
         base_bytes=held_memory_bytes(),
@@ -49,13 +65,78 @@ def measure_room(memory_limit: str | int | None) -> LoaderRoom:
     )
 
 
+def graph_size(dataset: Dataset) -> GraphSize:
+    """Nodes and edges of a dataset by type."""
+    return GraphSize(
+        {type: dataset.node_record(type).count for type in dataset.node_types},
+        {type: dataset.edge_record(type).count for type in dataset.edge_types},
+    )
+
+
+def demand_of(
+    recipe: BatchRecipe,
+    inputs: int,
+    *,
+    distinct: bool,
+    lookahead: int,
+    processes: Mapping[str, Any],
+) -> LoaderDemand:
+    """What batches of a recipe take at their proven bound.
+
+    Args:
+        recipe: How batches are made.
+        inputs: The most inputs of a batch.
+        distinct: Whether none comes twice in a batch.
+        lookahead: Batches that are read together.
+        processes: `LoaderDemand`'s workers, spawned, prefetch_factor, pinned and packs.
+    """
+    dataset, spec = recipe.dataset, recipe.spec
+    graph, seeds = graph_size(dataset), recipe.task.seeds(inputs)
+    bound = bound_neighborhood(
+        seeds,
+        spec.num_neighbors,
+        graph=graph,
+        replace=spec.replace,
+        distinct=distinct or recipe.task.merges_seeds,
+        trees=spec.in_trees,
+    )
+    if spec.induced:
+        copies = sum(seeds.values()) if spec.in_trees else 1
+        every = {key: count * copies for key, count in graph.edges.items()}
+        bound = GraphSize(bound.nodes, {key: max(every[key], bound.edges[key]) for key in every})
+    sizes = _row_bytes(recipe)
+    demand = LoaderDemand(
+        **processes,
+        nodes=bound.num_nodes,
+        edges=bound.num_edges,
+        seeds=sum(seeds.values()),
+        node_rows=tuple(RowsOfType(n, sizes.get(key, 0)) for key, n in bound.nodes.items()),
+        edge_rows=tuple(RowsOfType(n, sizes.get(key, 0)) for key, n in bound.edges.items()),
+        id_bytes=4 if max(graph.nodes.values(), default=0) <= np.iinfo(np.int32).max else 8,
+        seed_bytes=recipe.task.seed_bytes,
+        trees=spec.in_trees,
+        ranked=spec.induced or spec.weight is not None or spec.time is not None,
+        both_ways=recipe.bidirectional,
+        lookahead=lookahead,
+    )
+    if lookahead <= 1:
+        return demand
+    wide = _widened(recipe, demand)
+    return replace(
+        demand,
+        read_together_bytes=wide.row_bytes * lookahead,
+        read_floor_bytes=sum(_floors(recipe).values()),
+    )
+
+
 def plan_within(
     demand: LoaderDemand, room: LoaderRoom, *, largest_batch: Iterable[tuple[int, int]]
 ) -> LoaderPlan:
     """Plan by the proven bound of a batch, else by what batches measured.
 
-    All neighbours (-1) have no bound but the whole graph. Where that does not fit, the plan takes
-    the largest of a few batches and half as much again; the sampler then refuses what exceeds it.
+    All neighbours (-1) and induced edges have no bound but the whole graph. Where that does not
+    fit, the plan takes the largest of a few batches and half as much again; the sampler then
+    refuses what exceeds it.
 
     Args:
         demand: What is asked, at its proven bound.
@@ -81,12 +162,39 @@ def plan_within(
         edges,
         len(measured),
     )
-    return plan_loader(replace(demand, nodes=nodes, edges=edges), room)
+    smaller = replace(demand, nodes=nodes, edges=edges)
+    together = demand.read_together_bytes * smaller.row_bytes // max(demand.row_bytes, 1)
+    return plan_loader(replace(smaller, read_together_bytes=together), room)
+
+
+def shares_of(recipe: BatchRecipe, demand: LoaderDemand, nbytes: int) -> dict[ArrayKey, int]:
+    """Memory for reading together by array: shares by the bytes that a batch may want of each.
+
+    Args:
+        recipe: How batches are made.
+        demand: What they take.
+        nbytes: The memory of all beside the floor of each; with none there are no shares.
+    """
+    dataset = recipe.dataset
+    owners: list[Owner] = [*dataset.node_types, *recipe.spec.num_neighbors]
+    rows = zip(owners, (*demand.node_rows, *demand.edge_rows), strict=True)
+    most: dict[Owner, int] = {owner: held.most for owner, held in rows}
+    wanted = {key: most[key[0]] * row_bytes(record_of(dataset, key)) for key in recipe.keys}
+    total, floors = sum(wanted.values()), _floors(recipe)
+    return {
+        key: floors[key] + nbytes * held // total for key, held in wanted.items() if held and nbytes
+    }
+
+
+def is_unbounded(recipe: BatchRecipe) -> bool:
+    """Whether the whole graph alone bounds a batch."""
+    fan_outs = recipe.spec.num_neighbors.values()
+    return recipe.spec.induced or any(-1 in held for held in fan_outs)
 
 
 def probe_batches(
-    dataset: Dataset, fan_outs: tuple[int, ...], requests: Iterable[BatchRequest], room: LoaderRoom
-) -> Iterable[tuple[int, int]]:
+    recipe: BatchRecipe, requests: Iterable[Request], room: LoaderRoom
+) -> Iterator[tuple[int, int]]:
     """Sample some batches, without features, to see how large they become.
 
     Never takes more than a quarter of the room: a batch beyond that is a `NoRoomError`.
@@ -96,13 +204,13 @@ def probe_batches(
     """
     spare = max(room.allowed_bytes - room.base_bytes, 0) // 4
     most = spare // (2 * _SAMPLED_BYTES)
-    sampler = dataset.sampler(fan_outs, limit=SampleLimit(most, most))
+    sampling = GraphSampling(recipe.dataset, recipe.spec, SampleLimit(most, most))
     for request in requests:
-        sampled = sampler.sample(request.seeds, key=stream_key(request.epoch, request.index))
-        yield sampled.num_nodes(), sampled.num_edges()
+        out = recipe.task.sample(request, sampling, seed=recipe.seed)
+        yield _total(out.node), _total(out.row)
 
 
-def some_requests(count: int, batch_size: int) -> Iterable[np.ndarray]:
+def some_places(count: int, batch_size: int) -> Iterator[np.ndarray]:
     """Places of a few batches, spread over the inputs."""
     for start in np.linspace(0, max(count - batch_size, 0), PROBED_BATCHES).astype(np.int64):
         yield np.arange(start, min(int(start) + batch_size, count))
@@ -124,11 +232,46 @@ def report_plan(plan: LoaderPlan, *, wanted_prefetch: int) -> None:
     )
 
 
-def _parsed(memory_limit: str | int) -> int:
+def size_bytes(name: str, size: str | int) -> int:
+    """A size as people write it (SettingsError)."""
     try:
-        return parse_bytes(memory_limit)
+        return parse_bytes(size)
     except ValueError as error:
         raise SettingsError(
-            f"memory_limit={memory_limit!r} is not a size",
-            remedy='write it like "2GiB" or 1073741824',
+            f"{name}={size!r} is not a size", remedy='write it like "2GiB" or 1073741824'
         ) from error
+
+
+def _row_bytes(recipe: BatchRecipe) -> dict[Owner, int]:
+    sizes: dict[Owner, int] = {}
+    for key in recipe.keys:
+        sizes[key[0]] = sizes.get(key[0], 0) + row_bytes(record_of(recipe.dataset, key))
+    return sizes
+
+
+def _floors(recipe: BatchRecipe) -> dict[ArrayKey, int]:
+    """What reading together takes at the least, by array: one row and its place in a table."""
+    sizes = {key: row_bytes(record_of(recipe.dataset, key)) for key in recipe.keys}
+    return {key: size + _TABLE_BYTES for key, size in sizes.items()}
+
+
+def _widened(recipe: BatchRecipe, demand: LoaderDemand) -> LoaderDemand:
+    """The demand with each row as large as reading it together makes it."""
+    arrays = Counter(key[0] for key in recipe.keys)
+
+    def widened(owners: Iterable[Owner], rows: Iterable[RowsOfType]) -> tuple[RowsOfType, ...]:
+        return tuple(
+            RowsOfType(held.most, held.row_bytes + arrays[owner] * _READ_ROW_BYTES)
+            for owner, held in zip(owners, rows, strict=True)
+        )
+
+    return replace(
+        demand,
+        node_rows=widened(recipe.dataset.node_types, demand.node_rows),
+        edge_rows=widened(recipe.spec.num_neighbors, demand.edge_rows),
+    )
+
+
+def _total(held: torch.Tensor | Mapping[Any, torch.Tensor]) -> int:
+    parts = held.values() if isinstance(held, Mapping) else [held]
+    return sum(part.numel() for part in parts)

@@ -1,63 +1,90 @@
-"""The order of the seeds: which batch holds which, as a function of seed and epoch."""
+"""The nodes to make batches for: which there are, and what a worker is told of a batch of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import Sampler
 
 from overspill.errors import InputError
 from overspill.graph.dataset import Dataset
 from overspill.graph.node_ids import require_within, whole_ids
-from overspill.graph.streams import shuffled_positions, stream_key
+from overspill.pyg.sampling import is_hetero
 
 _Ids = npt.NDArray[np.int64]
-_ORDER_STREAM = 1  # apart from the batches' own streams
+InputNodes = (
+    torch.Tensor | Iterable[int] | str | tuple[str, torch.Tensor | Iterable[int] | None] | None
+)
 
 
-@dataclass(frozen=True)
-class BatchRequest:
-    """What a worker needs to know to make a batch: 16 bytes a seed.
+@dataclass(frozen=True, kw_only=True)
+class NodeRequest:
+    """What a worker needs to know to make a batch: 16 bytes a seed, 24 with times.
 
     Attributes:
         epoch: Counted from 0.
         index: The batch's place in its epoch.
-        seeds: int64 (batch,), node ids.
         input_ids: int64 (batch,), the seeds' places among the input nodes.
+        seeds: int64 (batch,), node ids.
+        times: int64 (batch,), their times; None where they have their own or none.
+        group: Where a worker begins a group of batches: all of them, this one first.
     """
 
     epoch: int
     index: int
-    seeds: _Ids
     input_ids: _Ids
+    seeds: _Ids
+    times: _Ids | None = None
+    group: tuple[NodeRequest, ...] = ()
+
+    def arrays(self) -> list[_Ids]:
+        """Everything that the batch is made of."""
+        return [self.input_ids, self.seeds, *([] if self.times is None else [self.times])]
 
 
-class InputNodes:
-    """The nodes to make batches for: all nodes, a list of ids, or a boolean mask.
+class NodeInputs:
+    """The input nodes of a loader: all nodes of a type, a list of ids, or a boolean mask.
 
     All nodes take no memory; a list is held once, in the parent.
 
     Args:
         dataset: The dataset.
-        nodes: None for all, ids, or a mask of shape (nodes,).
+        nodes: None or the type's name for all, ids, a mask of shape (nodes,), or a pair of the
+            type's name and one of these; with several types the name is needed.
+        times: Whole numbers, one an input node, or None.
+        input_id: What to call each input node in `input_ids`; None for its place.
 
     Raises:
-        InputError: Ids out of range, or a mask of another length.
+        InputError: Ids out of range, a mask or times of another length, or no such type.
     """
 
-    def __init__(self, dataset: Dataset, nodes: torch.Tensor | Iterable[int] | None) -> None:
-        record = dataset.node_record()
+    def __init__(
+        self,
+        dataset: Dataset,
+        nodes: InputNodes,
+        *,
+        times: torch.Tensor | None = None,
+        input_id: torch.Tensor | None = None,
+    ) -> None:
+        type, listed = _typed(dataset, nodes)
+        record = dataset.node_record(type)
+        self.node_type = record.name
         self._nodes: _Ids | None = None
-        self._masked = isinstance(nodes, torch.Tensor | np.ndarray | list) and _is_mask(nodes)
-        if nodes is not None:
-            self._nodes = _listed(nodes, record.count)
+        masked = isinstance(listed, torch.Tensor | np.ndarray | list) and _is_mask(listed)
+        if listed is not None:
+            self._nodes = _ids(listed, record.count)
             require_within(self._nodes, record.count, what=f"input nodes of type {record.name!r}")
         self._count = record.count if self._nodes is None else self._nodes.size
+        self._times = self._one_each(times, "input_time")
+        # PyG names a masked seed by its node, any other by its place in the list.
+        self._names = self._nodes if masked else None
+        if input_id is not None:
+            self._names = self._one_each(input_id, "input_id")
 
     def __len__(self) -> int:
         return self._count
@@ -67,87 +94,76 @@ class InputNodes:
         """Whether no node is listed twice: a sort of the list, 8 bytes a node for its span."""
         return self._nodes is None or np.unique(self._nodes).size == self._nodes.size
 
-    def request(self, epoch: int, index: int, places: _Ids) -> BatchRequest:
+    def request(self, epoch: int, index: int, places: _Ids) -> NodeRequest:
         """Ask for the batch of the input nodes at these places."""
-        seeds = places if self._nodes is None else self._nodes[places]
-        # PyG names a masked seed by its node, any other by its place in the list.
-        return BatchRequest(epoch, index, seeds, seeds if self._masked else places)
-
-
-class SeedBatches(Sampler[BatchRequest]):
-    """Cuts the input nodes into batches: what the DataLoader takes for its batch sampler.
-
-    Args:
-        inputs: The input nodes.
-        batch_size: Seeds a batch.
-        order: True to shuffle, False to keep the order, or a sampler of places.
-        drop_last: Whether to leave an incomplete last batch out.
-        seed: Seed of the order.
-    """
-
-    def __init__(
-        self,
-        inputs: InputNodes,
-        *,
-        batch_size: int,
-        order: bool | Sampler[int],
-        drop_last: bool,
-        seed: int,
-    ) -> None:
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise InputError(
-                f"batch_size must be a whole number of seeds, 1 or more, not {batch_size!r}",
-                value=str(batch_size),
-                remedy="give the number of seeds of a batch",
-            )
-        self.inputs, self.batch_size, self.drop_last = inputs, batch_size, drop_last
-        self.epoch = 0
-        self._order, self._seed = order, seed
-
-    @property
-    def once(self) -> bool:
-        """Whether every place comes up at most once an epoch; a sampler given may repeat some."""
-        return isinstance(self._order, bool)
-
-    def __len__(self) -> int:
-        count = len(self.inputs) if isinstance(self._order, bool) else len(self._order)  # type: ignore[arg-type]
-        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
-
-    def __iter__(self) -> Iterator[BatchRequest]:
-        # The epoch is taken here, not when the first batch is drawn: another iterator may have
-        # begun by then.
-        return self._requests(self.epoch)
-
-    def _requests(self, epoch: int) -> Iterator[BatchRequest]:
-        for index, places in enumerate(self._places(epoch)):
-            if places.size == self.batch_size or not self.drop_last:
-                yield self.inputs.request(epoch, index, places)
-
-    def _places(self, epoch: int) -> Iterator[_Ids]:
-        count = len(self.inputs)
-        if not isinstance(self._order, bool):
-            drawn = iter(self._order)
-            while chunk := list(islice(drawn, self.batch_size)):
-                places = whole_ids(chunk)
-                require_within(places, count, what="places drawn by the sampler")
-                yield places
-            return
-        key = stream_key(self._seed, epoch, _ORDER_STREAM)
-        for start in range(0, count, self.batch_size):
-            stop = min(start + self.batch_size, count)
-            if self._order:
-                yield shuffled_positions(start, stop, count=count, key=key)
-            else:
-                yield np.arange(start, stop)
-
-
-def _listed(nodes: torch.Tensor | Iterable[int], count: int) -> _Ids:
-    named: object = nodes[:1] if isinstance(nodes, tuple) else [nodes]
-    if isinstance(named, list | tuple) and any(isinstance(part, str) for part in named):
-        raise InputError(
-            f"input_nodes={nodes!r} names a node type, and a dataset has one only",
-            remedy="pass the ids alone, or None for all nodes",
+        return NodeRequest(
+            epoch=epoch,
+            index=index,
+            input_ids=places if self._names is None else self._names[places],
+            seeds=places if self._nodes is None else self._nodes[places],
+            times=None if self._times is None else self._times[places],
         )
+
+    def digest(self) -> str:
+        """A hash of the type, the nodes, their times and names."""
+        return digest_of(self.node_type, self._count, self._nodes, self._times, self._names)
+
+    def _one_each(self, values: torch.Tensor | None, name: str) -> _Ids | None:
+        if values is None:
+            return None
+        held = whole_ids(values)
+        if held.size != self._count:
+            raise InputError(
+                f"{name} has {held.size} entries for {self._count} input nodes",
+                remedy="give one an input node, in their order",
+            )
+        return held
+
+
+def digest_of(*parts: Any) -> str:
+    """A hash of arrays, absent ones, and what prints itself: one pass over the arrays."""
+    held = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            held.update(f"{part.dtype}{part.shape}".encode())
+            held.update(np.ascontiguousarray(part).data)
+        else:
+            held.update(repr(part).encode())
+    return held.hexdigest()
+
+
+def _typed(dataset: Dataset, nodes: InputNodes) -> tuple[str, Any]:
+    if isinstance(nodes, str):
+        return _known(dataset, nodes), None
+    if isinstance(nodes, tuple | list) and nodes and isinstance(nodes[0], str):
+        if len(nodes) != 2:
+            raise InputError(
+                f"input_nodes={nodes!r} is no pair of a node type and ids",
+                remedy='write input_nodes=("user", ids)',
+            )
+        return _known(dataset, nodes[0]), nodes[1]
+    if is_hetero(dataset) and len(dataset.node_types) > 1:
+        raise InputError(
+            "input_nodes names no node type, and the dataset has several",
+            path=str(dataset.path),
+            remedy=f"write input_nodes=({dataset.node_types[0]!r}, ids); the types are "
+            f"{', '.join(dataset.node_types)}",
+        )
+    return dataset.node_types[0], nodes
+
+
+def _known(dataset: Dataset, type: str) -> str:
+    if type not in dataset.node_types:
+        raise InputError(
+            f"input_nodes names the node type {type!r}, which there is not",
+            path=str(dataset.path),
+            value=type,
+            remedy=f"one of: {', '.join(dataset.node_types)}; of one type pass the ids alone",
+        )
+    return type
+
+
+def _ids(nodes: torch.Tensor | Iterable[int], count: int) -> _Ids:
     held = nodes if isinstance(nodes, torch.Tensor | np.ndarray) else list(nodes)
     if not _is_mask(held):
         return whole_ids(held)

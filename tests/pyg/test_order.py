@@ -10,7 +10,8 @@ from torch.utils.data import SequentialSampler
 
 from overspill.errors import InputError
 from overspill.graph.dataset import Dataset, open_dataset
-from overspill.pyg.seeds import InputNodes, SeedBatches
+from overspill.pyg.order import InputBatches, grouped
+from overspill.pyg.seeds import NodeInputs
 from small_graphs import random_graph
 
 
@@ -20,33 +21,33 @@ def ds(tmp_path: Path) -> Iterator[Dataset]:
     yield open_dataset(tmp_path)
 
 
-def batches(inputs: InputNodes, size: int, **options: object) -> SeedBatches:
+def batches(inputs: NodeInputs, size: int, **options: object) -> InputBatches:
     chosen = {"order": False, "drop_last": False, "seed": 1, **options}
-    return SeedBatches(inputs, batch_size=size, **chosen)  # type: ignore[arg-type]
+    return InputBatches(inputs, batch_size=size, **chosen)  # type: ignore[arg-type]
 
 
 def flat(batches: list[list[int]]) -> list[int]:
     return [seed for batch in batches for seed in batch]
 
 
-def seeds_of(made: SeedBatches) -> list[list[int]]:
+def seeds_of(made: InputBatches) -> list[list[int]]:
     return [request.seeds.tolist() for request in made]
 
 
 def test_all_nodes_come_in_order(ds: Dataset) -> None:
-    made = batches(InputNodes(ds, None), 150)
+    made = batches(NodeInputs(ds, None), 150)
     assert len(made) == 3
     assert flat(seeds_of(made)) == list(range(400))
     assert [request.index for request in made] == [0, 1, 2]
 
 
 def test_an_incomplete_batch_can_be_left_out(ds: Dataset) -> None:
-    made = batches(InputNodes(ds, None), 150, drop_last=True)
+    made = batches(NodeInputs(ds, None), 150, drop_last=True)
     assert len(made) == len(list(made)) == 2
 
 
 def test_shuffling_changes_with_epoch_and_seed_alone(ds: Dataset) -> None:
-    inputs = InputNodes(ds, torch.arange(100, 200))
+    inputs = NodeInputs(ds, torch.arange(100, 200))
     made = batches(inputs, 30, order=True)
     first = seeds_of(made)
     assert first == seeds_of(made) == seeds_of(batches(inputs, 30, order=True))
@@ -57,7 +58,7 @@ def test_shuffling_changes_with_epoch_and_seed_alone(ds: Dataset) -> None:
 
 
 def test_an_iterator_keeps_the_epoch_it_began_in(ds: Dataset) -> None:
-    made = batches(InputNodes(ds, None), 100, order=True)
+    made = batches(NodeInputs(ds, None), 100, order=True)
     begun = iter(made)
     made.epoch = 1
     later = next(iter(made))
@@ -68,14 +69,14 @@ def test_an_iterator_keeps_the_epoch_it_began_in(ds: Dataset) -> None:
 def test_input_ids_are_places_in_a_list_and_nodes_of_a_mask(ds: Dataset) -> None:
     mask = torch.zeros(400, dtype=torch.bool)
     mask[[5, 9]] = True
-    (listed,) = batches(InputNodes(ds, [9, 5]), 2)
-    (masked,) = batches(InputNodes(ds, mask), 2)
+    (listed,) = batches(NodeInputs(ds, [9, 5]), 2)
+    (masked,) = batches(NodeInputs(ds, mask), 2)
     assert (listed.seeds.tolist(), listed.input_ids.tolist()) == ([9, 5], [0, 1])
     assert (masked.seeds.tolist(), masked.input_ids.tolist()) == ([5, 9], [5, 9])
 
 
 def test_a_given_sampler_decides_the_order(ds: Dataset) -> None:
-    inputs = InputNodes(ds, [30, 20, 10])
+    inputs = NodeInputs(ds, [30, 20, 10])
     made = batches(inputs, 2, order=SequentialSampler([2, 2, 2]))
     assert seeds_of(made) == [[30, 20], [10]] and len(made) == 2 and not made.once
     wild = batches(inputs, 2, order=SequentialSampler(range(5)))
@@ -84,23 +85,68 @@ def test_a_given_sampler_decides_the_order(ds: Dataset) -> None:
 
 
 def test_repeats_are_noticed(ds: Dataset) -> None:
-    assert InputNodes(ds, None).distinct and InputNodes(ds, [3, 1]).distinct
-    assert not InputNodes(ds, [3, 1, 3]).distinct
+    assert NodeInputs(ds, None).distinct and NodeInputs(ds, [3, 1]).distinct
+    assert not NodeInputs(ds, [3, 1, 3]).distinct
 
 
 @pytest.mark.parametrize("nodes", [[400], [0, -1], np.array([2**40])])
 def test_seeds_out_of_range_are_refused(ds: Dataset, nodes: object) -> None:
     with pytest.raises(InputError, match=r"input nodes of type 'node' are out of range.*400"):
-        InputNodes(ds, nodes)  # type: ignore[arg-type]
+        NodeInputs(ds, nodes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("nodes", [torch.ones(3, dtype=torch.bool), torch.rand(4), ["a"]])
 def test_seeds_of_another_kind_are_refused(ds: Dataset, nodes: object) -> None:
     with pytest.raises((InputError, TypeError, ValueError)):
-        InputNodes(ds, nodes)  # type: ignore[arg-type]
+        NodeInputs(ds, nodes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.0, True, None])
 def test_bad_batch_sizes_are_refused(ds: Dataset, size: int) -> None:
     with pytest.raises(InputError, match="batch_size"):
-        batches(InputNodes(ds, None), size)
+        batches(NodeInputs(ds, None), size)
+
+
+@pytest.mark.parametrize(("workers", "size"), [(1, 3), (2, 3), (3, 2), (2, 50)])
+def test_each_worker_is_told_its_group_where_it_begins(
+    ds: Dataset, workers: int, size: int
+) -> None:
+    requests = batches(NodeInputs(ds, None), 31).requests(0)
+    made = list(grouped(requests, size, workers))
+    assert [request.index for request in made] == list(range(13))
+    told: dict[int, list[int]] = {worker: [] for worker in range(workers)}
+    for request in made:
+        own = told[request.index % workers]
+        if request.group:
+            assert request.group[0].index == request.index and len(request.group) <= size
+            assert not own or own[-1] < request.index
+            own += [held.index for held in request.group]
+        assert request.index in own  # the worker that torch gives it has been told
+        assert all(not held.group for held in request.group)
+    assert sorted(index for own in told.values() for index in own) == list(range(13))
+
+
+def test_a_fixed_set_of_batches_is_that_of_the_first_epoch(ds: Dataset) -> None:
+    made = batches(NodeInputs(ds, None), 100, order=True, fixed=True)
+    first = seeds_of(made)
+    made.epoch = 3
+    assert seeds_of(made) == first and [request.epoch for request in made] == [0] * 4
+
+
+def test_inputs_are_told_apart_by_what_they_hold(ds: Dataset) -> None:
+    def digest(nodes: object, **options: object) -> str:
+        return NodeInputs(ds, nodes, **options).digest()  # type: ignore[arg-type]
+
+    mask = torch.zeros(400, dtype=torch.bool)
+    mask[:3] = True
+    times = torch.arange(3)
+    found = [
+        digest(None),
+        digest([0, 1, 2]),
+        digest([0, 2, 1]),
+        digest(mask),
+        digest([0, 1, 2], times=times),
+        digest([0, 1, 2], times=times + 1),
+    ]
+    assert len(set(found)) == len(found)
+    assert digest(torch.arange(3)) == digest([0, 1, 2])

@@ -1,0 +1,326 @@
+"""What the loaders have in common: order, plan, workers or a thread, and what they count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Unpack
+
+import torch
+from torch import multiprocessing
+from torch.utils.data import DataLoader
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from overspill.errors import InputError
+from overspill.graph.dataset import Dataset
+from overspill.graph.node_ids import require_within, whole_ids
+from overspill.graph.reading.array_keys import Owner
+from overspill.graph.reading.counters import LoaderCounters, LoaderStats
+from overspill.graph.reading.hot_rows import HotRows
+from overspill.graph.sampling.spec import SampleLimit
+from overspill.graph.streams import stream_key
+from overspill.graph.warm import warm_kernels
+from overspill.placement.loader import LoaderDemand, LoaderPlan, LoaderRoom
+from overspill.pyg.ahead import BatchesAhead
+from overspill.pyg.arguments import (
+    chosen_lookahead,
+    chosen_order,
+    chosen_prefetch,
+    require_counts,
+    take_habits,
+)
+from overspill.pyg.arrays import chosen_arrays
+from overspill.pyg.batches import BatchMaker, BatchRecipe
+from overspill.pyg.groups import rows_of
+from overspill.pyg.loader_options import LoaderArguments, LoaderOptions
+from overspill.pyg.options import SamplingOptions
+from overspill.pyg.order import InputBatches, Inputs, Request
+from overspill.pyg.packed import PackPlace, pack_recipe
+from overspill.pyg.projection import (
+    demand_of,
+    is_unbounded,
+    measure_room,
+    plan_within,
+    probe_batches,
+    report_plan,
+    shares_of,
+    size_bytes,
+    some_places,
+)
+from overspill.pyg.sampling import GraphSampling, is_hetero, plain_tensor
+from overspill.pyg.tasks import Task
+from overspill.pyg.waiting import TimedBatches
+
+
+class SampledLoader(DataLoader[Any]):
+    """A loader of sampled batches: `NeighborLoader` and `LinkNeighborLoader` say what they are of.
+
+    Args:
+        dataset: The dataset, already held to be one.
+        inputs: What batches are made for.
+        task: How a batch of them is sampled and described.
+        sampling: What is sampled.
+        **arguments: See `NeighborLoader`.
+
+    Attributes:
+        data: The dataset.
+        plan: The memory plan; ``plan.prefetch_factor`` is the one in force.
+        seed: The seed in force.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        inputs: Inputs,
+        task: Task,
+        sampling: SamplingOptions,
+        /,
+        **arguments: Unpack[LoaderArguments],
+    ) -> None:
+        kwargs: dict[str, Any] = dict(arguments)
+        take_habits(kwargs, type(self).__name__)
+        own = LoaderOptions.taken_from(kwargs)
+        own.require_meaning()
+        workers = kwargs.pop("num_workers", 0)
+        require_counts(workers, own.prefetch_factor)
+        self.data = dataset
+        self.seed = _drawn_seed() if own.seed is None else int(own.seed)
+        self._epoch = 0
+        recipe = _recipe(dataset, task, sampling, own, self.seed)
+        self._batches = _batches(inputs, own, self.seed)
+        self._batches.workers = max(workers, 1)
+        self._pack = _pack(recipe, sampling, own, inputs)
+        # Before memory is measured: the compiler's own memory then counts as in use.
+        _warm(dataset)
+        self._counters = LoaderCounters(workers + 1)
+        hot = _hot_rows(recipe, own.hot_rows, shared=workers > 0)
+        recipe = replace(recipe, hot=hot, counters=self._counters)
+        processes = {
+            "workers": workers,
+            "spawned": _start_method(kwargs.get("multiprocessing_context")) != "fork",
+            "prefetch_factor": chosen_prefetch(own.prefetch_batches, own.prefetch_factor, workers),
+            "pinned": bool(kwargs.get("pin_memory")),
+            "packs": self._pack is not None,
+        }
+        demand = _demand(recipe, self._batches, processes)
+        self.plan = _plan(recipe, self._batches, demand, own.memory_limit)
+        if workers:
+            kwargs["prefetch_factor"] = self.plan.prefetch_factor
+        limit = SampleLimit(self.plan.nodes, self.plan.edges)
+        together = shares_of(recipe, demand, self.plan.read_together_bytes)
+        super().__init__(
+            BatchMaker(replace(recipe, limit=limit, read_together=together), len(inputs)),
+            batch_sampler=self._batches,  # type: ignore[arg-type] # requests, not lists of indices
+            collate_fn=_as_made,
+            num_workers=workers,
+            **kwargs,
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next pass over the loader the given epoch, for example after a restart."""
+        self._epoch = epoch
+
+    def stats(self) -> LoaderStats:
+        """What this loader has read, hit and waited for so far, over all processes and epochs."""
+        return self._counters.totals()
+
+    def count_uses(self, batches: int | None = None) -> dict[Owner, torch.Tensor]:
+        """How often each row would be gathered: a first pass, sampled here without rows.
+
+        For `HotRows.chosen_by_counts`. Takes 4 bytes a node, and an edge where edge arrays are
+        gathered.
+
+        Args:
+            batches: How many batches of the next epoch to sample; None for all.
+
+        Returns:
+            int32 (rows,), by node type, and by edge type where edge arrays are gathered.
+        """
+        recipe = self._maker.recipe
+        uses: dict[Owner, torch.Tensor] = {
+            type: torch.zeros(recipe.dataset.node_record(type).count, dtype=torch.int32)
+            for type in recipe.dataset.node_types
+        }
+        for type in {key[0] for key in recipe.keys} - uses.keys():
+            uses[type] = torch.zeros(
+                recipe.dataset.edge_record(type).count,  # type: ignore[arg-type] # no node type
+                dtype=torch.int32,
+            )
+        for index, out in enumerate(self._sampled(self._epoch)):
+            if batches is not None and index >= batches:
+                break
+            for owner, held in uses.items():
+                ids = rows_of(out, owner)
+                held.index_add_(0, ids, torch.ones(ids.numel(), dtype=torch.int32))
+        return uses
+
+    def __call__(self, index: torch.Tensor | list[int]) -> Any:
+        """Make the batch of some inputs by their places, here; the same places, the same batch."""
+        places = whole_ids(index)
+        require_within(places, len(self._batches.inputs), what="inputs")
+        name = int(stream_key(places.size, *places.tolist()))
+        return self._maker[self._batches.inputs.request(self._epoch, name, places)]
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        self._batches.epoch = self._epoch
+        self._epoch += 1
+        if self._pack is not None and self._maker.recipe.pack is None:
+            pack = self._pack.opened_or_made(self._sampled(0))
+            self._maker.recipe = replace(self._maker.recipe, pack=pack)
+        inner: Iterator[Any] = super().__iter__()
+        ahead = 0 if self.num_workers else self.plan.prefetch_factor
+        if ahead:
+            inner = BatchesAhead(iter(self._batches), self._made, ahead)
+        return TimedBatches(inner, len(self._batches), self._counters.slot(0))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+    @property
+    def _maker(self) -> BatchMaker:
+        held = self.dataset
+        assert isinstance(held, BatchMaker)
+        return held
+
+    @property
+    def _made(self) -> Callable[[Request], Any]:
+        make = self._maker.__getitems__
+        if not (self.pin_memory and torch.accelerator.is_available()):
+            return make
+        return partial(_pinned, make, self.pin_memory_device or None)
+
+    def _sampled(self, epoch: int) -> Iterator[Any]:
+        """What is sampled for each batch of an epoch, without rows."""
+        recipe = self._maker.recipe
+        sampling = GraphSampling(recipe.dataset, recipe.spec, recipe.limit)
+        for request in self._batches.requests(epoch):
+            yield recipe.sample(request, sampling, plain_tensor)
+
+
+def _demand(
+    recipe: BatchRecipe, batches: InputBatches, processes: Mapping[str, Any]
+) -> LoaderDemand:
+    return demand_of(
+        recipe,
+        batches.largest,
+        distinct=batches.once and batches.inputs.distinct,
+        lookahead=batches.lookahead,
+        processes=processes,
+    )
+
+
+def _plan(
+    recipe: BatchRecipe,
+    batches: InputBatches,
+    demand: LoaderDemand,
+    memory_limit: str | int | None,
+) -> LoaderPlan:
+    room = measure_room(memory_limit)
+    probes = _probes(recipe, batches, room) if is_unbounded(recipe) else ()
+    plan = plan_within(demand, room, largest_batch=probes)
+    report_plan(plan, wanted_prefetch=demand.prefetch_factor)
+    return plan
+
+
+def _probes(
+    recipe: BatchRecipe, batches: InputBatches, room: LoaderRoom
+) -> Iterable[tuple[int, int]]:
+    places = some_places(len(batches.inputs), batches.batch_size)
+    requests = (batches.inputs.request(0, index, held) for index, held in enumerate(places))
+    return probe_batches(recipe, requests, room)
+
+
+def _hot_rows(recipe: BatchRecipe, wanted: Any, *, shared: bool) -> HotRows | None:
+    if wanted is None or isinstance(wanted, HotRows):
+        return wanted
+    keys = [key for key in recipe.keys if isinstance(key[0], str)]
+    budget = size_bytes("hot_rows", wanted)
+    return HotRows.chosen_by_degree(recipe.dataset, keys, budget, shared=shared)
+
+
+def _recipe(
+    dataset: Dataset, task: Task, sampling: SamplingOptions, own: LoaderOptions, seed: int
+) -> BatchRecipe:
+    return BatchRecipe(
+        dataset=dataset,
+        spec=sampling.spec(dataset),
+        bidirectional=sampling.subgraph == "bidirectional",
+        task=task,
+        keys=chosen_arrays(dataset, own.features, own.edge_features),
+        seed=seed,
+        transform=own.transform,
+        transform_output=own.transform_sampler_output,
+    )
+
+
+def _batches(inputs: Inputs, own: LoaderOptions, seed: int) -> InputBatches:
+    batches = InputBatches(
+        inputs,
+        batch_size=own.batch_size,
+        order=chosen_order(own.shuffle, own.sampler),
+        drop_last=bool(own.drop_last),
+        seed=seed,
+        fixed=own.pack is not None,
+    )
+    lookahead = chosen_lookahead(own.lookahead)
+    # A pack is in batch order already.
+    batches.lookahead = 1 if own.pack is not None else lookahead
+    return batches
+
+
+def _pack(
+    recipe: BatchRecipe, sampling: SamplingOptions, own: LoaderOptions, inputs: Inputs
+) -> PackPlace | None:
+    if own.pack is None:
+        return None
+    options = {
+        "batch_size": own.batch_size,
+        "shuffle": bool(own.shuffle),
+        "drop_last": bool(own.drop_last),
+        "inputs": inputs.digest(),
+        "subgraph_type": sampling.subgraph,
+        "spec": {name: str(value) for name, value in sorted(vars(recipe.spec).items())},
+        "task": recipe.task.digest(),
+    }
+    if own.transform_sampler_output is not None:
+        options["transform_sampler_output"] = _name(own.transform_sampler_output)
+    if recipe.bidirectional and is_hetero(recipe.dataset):
+        raise InputError(
+            "a pack names rows of edges by their places, which edges that go both ways between "
+            "types do not have",
+            remedy='leave pack out, or take subgraph_type="directional"',
+        )
+    named = pack_recipe(recipe.dataset, recipe.keys, seed=recipe.seed, options=options)
+    return PackPlace(Path(own.pack), recipe.dataset, named)
+
+
+def _name(function: Any) -> str:
+    named = function if hasattr(function, "__qualname__") else type(function)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _warm(dataset: Dataset) -> None:
+    for dtype in {
+        dataset.edge_record(type).layouts["csc"]["indices"].dtype for type in dataset.edge_types
+    }:
+        warm_kernels(dtype)
+
+
+def _start_method(context: Any) -> str:
+    if context is None or isinstance(context, str):
+        return context or str(multiprocessing.get_start_method())
+    return str(context.get_start_method())
+
+
+def _drawn_seed() -> int:
+    return int(torch.empty((), dtype=torch.int64, device="cpu").random_())
+
+
+def _pinned(make: Callable[[Request], Any], device: str | None, request: Request) -> Any:
+    return pin_memory(make(request), device)  # type: ignore[no-untyped-call]
+
+
+def _as_made(batch: Any) -> Any:
+    return batch
