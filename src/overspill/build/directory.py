@@ -151,6 +151,21 @@ class BuildDirectory:
             OutputDirError: Such a file has the manifest's name or lies among the scratch files, or
                 the directory was removed or replaced.
         """
+        if isinstance(manifest, Manifest):
+            self.publish_as(MANIFEST_NAME, partial(publish_manifest, self.path, manifest))
+        else:
+            self.publish_as(PARTITION_NAME, partial(publish_partition, self.path, manifest))
+
+    def publish_as(self, name: str, write: Callable[[], None]) -> None:
+        """As `publish`, for what tells of the files by another name.
+
+        Args:
+            name: What is published; while it is written it has ".partial" after its name.
+            write: Writes it, durably.
+
+        Raises:
+            OutputDirError: As `publish`.
+        """
         self._require_present()
         scratch = self.path / SCRATCH
         if scratch.is_dir():
@@ -161,15 +176,11 @@ class BuildDirectory:
                 raise _foreign(self.path, f"{SCRATCH}/{strays[0]}")
             if scratch.is_dir():
                 self._guard(scratch.rmdir)
-        name = MANIFEST_NAME if isinstance(manifest, Manifest) else PARTITION_NAME
         if os.path.lexists(self.path / name):
             raise _foreign(self.path, name)
         self.file(name + ".partial")
         self._sync_names()
-        if isinstance(manifest, Manifest):
-            publish_manifest(self.path, manifest)
-        else:
-            publish_partition(self.path, manifest)
+        write()
         self._finished = True
         self._guard((self.path / MARKER_NAME).unlink)
 

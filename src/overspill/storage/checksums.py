@@ -12,14 +12,20 @@ from dataclasses import dataclass
 from functools import partial
 from io import FileIO
 from pathlib import Path
+from typing import Protocol
 
 from overspill.storage.arrays import encode_header
-from overspill.storage.manifest import Manifest
-from overspill.storage.partition_manifest import PartitionManifest
 from overspill.storage.records import FileRecord
 
 _PIECE_BYTES = 4 << 20
 _PROGRESS_BYTES = 64 << 20
+
+
+class ListsFiles(Protocol):
+    """A manifest: of a dataset, of a partition's books, of a pack."""
+
+    def files(self) -> list[FileRecord]:
+        """Every array file."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class ChecksumProblem:
 
 def verify_checksums(
     directory: str | Path,
-    manifest: Manifest | PartitionManifest,
+    manifest: ListsFiles,
     *,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ChecksumProblem]:

@@ -1,0 +1,1 @@
+"""Rows for a loader: gathered through one door, kept hot, read ahead in file order, packed."""

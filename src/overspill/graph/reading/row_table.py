@@ -1,0 +1,61 @@
+"""Which rows are held in memory, by id: a compact table, or none where they are the first ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from overspill.kernels.row_table import copy_held, enter_ids
+
+Ids = npt.NDArray[np.int64]
+_NARROW_IDS = 2**31
+_LINE_BYTES = 64
+_WORDS = (np.uint64, np.uint32, np.uint16, np.uint8)
+
+
+def table_dtype(count: int) -> np.dtype[Any]:
+    """The type of a table's entries, for ids below `count`."""
+    return np.dtype(np.int32 if count <= _NARROW_IDS else np.int64)
+
+
+def slot_count(rows: int) -> int:
+    """Slots of a table of so many rows: half of them stay empty, so that misses end soon."""
+    return 2 * rows + 1
+
+
+def table_bytes(rows: int, count: int) -> int:
+    """Bytes of a table of so many rows, of ids below `count`."""
+    return slot_count(rows) * 2 * table_dtype(count).itemsize
+
+
+def is_first_ids(ids: Ids) -> bool:
+    """Whether sorted, distinct ids are 0, 1, ...: such rows need no table."""
+    return ids.size == 0 or int(ids[-1]) == ids.size - 1
+
+
+def fill_table(table: npt.NDArray[Any], ids: Ids) -> None:
+    """Enter distinct ids under their positions into a table of `slot_count` slots."""
+    table.fill(-1)
+    enter_ids(table, ids)
+
+
+def copy_rows(
+    held: tuple[npt.NDArray[Any], npt.NDArray[np.uint8]],
+    wanted: tuple[Ids, Ids],
+    out: npt.NDArray[np.uint8],
+    rest: tuple[Ids, Ids],
+) -> int:
+    """Copy rows that are held, in the widest words that they allow; see `copy_held`."""
+    table, rows = held
+    if out.shape[1] == 0:
+        return 0
+    sizes = out.shape[1] | rows.ctypes.data | out.ctypes.data
+    word = next(word for word in _WORDS if sizes % np.dtype(word).itemsize == 0)
+    return int(copy_held((table, rows.view(word)), wanted, out.view(word), rest))
+
+
+def whole_lines(nbytes: int) -> int:
+    """Bytes up to the next cache line's start."""
+    return -(-nbytes // _LINE_BYTES) * _LINE_BYTES
