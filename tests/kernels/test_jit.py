@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numba
 import numpy as np
 import pytest
 from numba.core import config
+from numba.core.caching import IndexDataCacheFile
 
 from overspill.kernels import jit
 from overspill.linux.cache_directory import private_cache_directory
@@ -66,6 +68,27 @@ def test_it_tells_whether_the_next_process_is_spared_the_compiler(
         compiled(np.arange(5))
         assert jit.compiled_into_cache() is told
         jit._kernels.clear()
+
+
+def test_two_processes_that_compile_at_once_do_not_swap_their_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both look before either has told what it has, and the code of one of them arrives last."""
+    monkeypatch.setattr(config, "CACHE_DIR", str(tmp_path))
+    late, write = [], IndexDataCacheFile._save_data
+    with monkeypatch.context() as together:
+        together.setattr(IndexDataCacheFile, "_load_index", lambda files: {})
+        with monkeypatch.context() as slow:
+            slow.setattr(
+                IndexDataCacheFile, "_save_data", lambda *a: late.append(partial(write, *a))
+            )
+            assert jit.kernel(total)(np.arange(5)) == 10
+        assert jit.kernel(total)(np.arange(5) / 2) == 5.0
+    for one in late:
+        one()
+    found = jit.kernel(total)
+    assert found(np.arange(5) / 2) == 5.0 and found(np.arange(5)) == 10
+    assert sum(found.stats.cache_hits.values()) >= 1, "nothing came from the cache"
 
 
 def test_without_any_place_it_compiles_uncached(monkeypatch: pytest.MonkeyPatch) -> None:

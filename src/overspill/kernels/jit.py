@@ -6,6 +6,7 @@ no place to keep one (a read-only installation, no home directory) must never st
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import sys
 from collections.abc import Callable
@@ -13,12 +14,31 @@ from typing import Any, TypeVar, cast
 
 import numba
 from numba.core import config
+from numba.core.caching import IndexDataCacheFile
 
 from overspill.linux.cache_directory import private_cache_directory
 
 _log = logging.getLogger("overspill")
 _kernels: list[Any] = []
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class _CodeFiles(IndexDataCacheFile):
+    """A function's files in the cache: compiled code is named by what it is.
+
+    numba numbers it by what its index holds. Of two processes that compile at once, for other types
+    each, both would take the same number, and the index then give one's code for the other's types.
+    Here the worst is that one of them is not in the index, and is compiled again.
+    """
+
+    def save(self, key: object, data: object) -> None:
+        told = repr((key, self._source_stamp)).encode()
+        number = int.from_bytes(hashlib.sha256(told).digest()[:7], "big")
+        name = self._data_name(number)
+        self._save_data(name, data)
+        known = self._load_index()
+        if known.get(key) != name:
+            self._save_index({**known, key: name})
 
 
 def kernel(function: _Function) -> _Function:
@@ -63,7 +83,12 @@ def _compiler(function: Callable[..., Any]) -> object:
 
 
 def _cached(function: Callable[..., Any]) -> object:
-    return numba.njit(nogil=True, cache=True)(function)
+    compiled = numba.njit(nogil=True, cache=True)(function)
+    cache = getattr(compiled, "_cache", None)  # none with JIT off
+    if cache is not None:
+        files, name = cache._cache_file, cache._impl.filename_base
+        cache._cache_file = _CodeFiles(cache.cache_path, name, files._source_stamp)
+    return compiled
 
 
 def _cached_privately(function: Callable[..., Any]) -> object:
