@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from capabilities import demand
@@ -27,11 +28,33 @@ _FAILED = pytest.StashKey[bool]()
 
 def pytest_configure(config: pytest.Config) -> None:
     isolate_shared_memory()
+    _take_own_temporary_directory(config)
     # A shell starts what it puts in the background with SIGINT ignored, and children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A test asserts no time: an example takes as long as its neighbours let it.
+    hypothesis.settings.register_profile("overspill", deadline=None)
+    hypothesis.settings.load_profile("overspill")
     config.addinivalue_line(
         "markers", "requires(*names): capabilities of the machine without which the test skips"
     )
+
+
+def _take_own_temporary_directory(config: pytest.Config) -> None:
+    # torch's workers that are killed leave their sockets, PyG its generated code: in here.
+    # The name is short: a socket's path may have 107 bytes.
+    worker = getattr(config, "workerinput", {}).get("workerid")
+    if worker is None:
+        place = tempfile.mkdtemp(prefix="ov-test-")
+    else:  # one of several pytest processes: within the directory of the one that started it
+        place = f"{tempfile.gettempdir()}/{worker}"
+        Path(place).mkdir(mode=0o700)
+    # After multiprocessing's own clean-up (-100), which wants its sockets still to be there.
+    remove = functools.partial(shutil.rmtree, place, ignore_errors=True)
+    multiprocessing.util.Finalize(None, remove, exitpriority=-200)
+    patch = pytest.MonkeyPatch()
+    config.add_cleanup(patch.undo)
+    patch.setenv("TMPDIR", place)
+    patch.setattr(tempfile, "tempdir", None)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -52,19 +75,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def _standing_children() -> None:
     # Otherwise the first test that spawns would seem to leave it behind.
     multiprocessing.resource_tracker.ensure_running()
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _own_temporary_directory() -> Iterator[None]:
-    # torch's workers that are killed leave their sockets, PyG its generated code: in here.
-    place = tempfile.mkdtemp(prefix="overspill-tests-")
-    # After multiprocessing's own clean-up (-100), which wants its sockets still to be there.
-    remove = functools.partial(shutil.rmtree, place, ignore_errors=True)
-    multiprocessing.util.Finalize(None, remove, exitpriority=-200)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TMPDIR", place)
-        patch.setattr(tempfile, "tempdir", None)
-        yield
 
 
 @pytest.fixture(autouse=True)

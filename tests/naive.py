@@ -87,11 +87,18 @@ def read_built(out: Path, summary: BuildSummary | None = None) -> Built:
 
 def require_naive(built: Built, sources: Any, targets: Any, num_nodes: int) -> None:
     """Assert that a build gave what the plainest way gives."""
-    indptr, indices = naive_csc(
-        np.asarray(sources, np.int64), np.asarray(targets, np.int64), num_nodes
+    require_csc(
+        built, *naive_csc(np.asarray(sources, np.int64), np.asarray(targets, np.int64), num_nodes)
     )
+
+
+def require_csc(built: Built, indptr: np.ndarray, indices: np.ndarray) -> None:
+    """Assert that a build gave these rows, in these types, and tells their numbers."""
     assert built.indptr.dtype == np.int64 and built.indices.dtype == np.int32
     assert np.array_equal(built.indptr, indptr)
     assert np.array_equal(built.indices, indices)
-    edge = built.manifest.edge_types[EDGE_TYPE]
-    assert (edge.count, built.manifest.node_types[NODE_TYPE].count) == (len(indices), num_nodes)
+    counts = (
+        built.manifest.edge_types[EDGE_TYPE].count,
+        built.manifest.node_types[NODE_TYPE].count,
+    )
+    assert counts == (len(indices), len(indptr) - 1)

@@ -186,7 +186,7 @@ def test_a_file_too_big_for_its_limit_is_an_error_and_no_signal(
         np.zeros((3, 0)),
         np.array([True, False]),
     ],
-    ids=str,
+    ids=["bytes", "view", "rows", "big-endian", "complex", "scalar", "empty", "bool"],
 )
 def test_write_all_writes_every_kind_of_buffer(
     opened: tuple[int, Path], data: bytes | memoryview | np.ndarray

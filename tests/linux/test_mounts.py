@@ -58,8 +58,10 @@ def test_a_disk_is_told_with_its_room(loop_disk: Callable[[int], Path]) -> None:
     assert not is_copy_on_write(disk)
     assert 0 < free_disk_bytes(disk / "new") < total_disk_bytes(disk) < 32 * MIB
     before = free_disk_bytes(disk)
-    (disk / "taken").write_bytes(bytes(4 * MIB))
-    os.sync()
+    with (disk / "taken").open("wb") as file:
+        file.write(bytes(4 * MIB))
+        file.flush()
+        os.fsync(file.fileno())
     assert free_disk_bytes(disk) <= before - 4 * MIB
 
 
