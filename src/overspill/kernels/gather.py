@@ -18,6 +18,8 @@ from overspill.kernels.jit import kernel
 
 Ids = npt.NDArray[np.int64]
 Layout = tuple[int, int, int, int]
+_LOOKED_AT = 256
+_BYTE_SHIFT, _BIT = np.uint64(3), np.uint64(7)
 
 
 @kernel
@@ -48,10 +50,52 @@ def copy_items(words: npt.NDArray[Any], ids: Ids, stride: int, out: npt.NDArray[
         out: (items, span) words, filled.
     """
     span = np.uint64(out.shape[1])
+    if span == 1:
+        for i in range(ids.size):
+            out[i, 0] = words[np.uint64(ids[i] * stride)]
+        return
     for i in range(ids.size):
         start = np.uint64(ids[i] * stride)
         for j in range(span):
             out[i, j] = words[start + j]
+
+
+@kernel
+def _copy_to(
+    words: npt.NDArray[Any], ids: Ids, places: Ids, stride: int, out: npt.NDArray[Any]
+) -> None:
+    span = np.uint64(out.shape[1])
+    for i in range(ids.size):
+        start, row = np.uint64(ids[i] * stride), np.uint64(places[i])
+        for j in range(span):
+            out[row, j] = words[start + j]
+
+
+@kernel
+def _are_present(ids: Ids, layout: Layout, present: npt.NDArray[np.uint8]) -> bool:
+    """Whether all pages of items are; without a branch, for they nearly always are."""
+    offset, stride, nbytes, shift = layout
+    seen = np.uint64(1)
+    for i in range(ids.size):
+        begin = offset + ids[i] * stride
+        for page in range(
+            np.uint64(begin >> shift), np.uint64(((begin + nbytes - 1) >> shift) + 1)
+        ):
+            seen &= present[page >> _BYTE_SHIFT] >> (page & _BIT)
+    return bool(seen == 1)
+
+
+@kernel
+def _are_present_narrow(ids: Ids, layout: Layout, present: npt.NDArray[np.uint8]) -> bool:
+    """The same for items of at most a page, which lie on their first page and their last."""
+    offset, stride, nbytes, shift = layout
+    seen = np.uint64(1)
+    for i in range(ids.size):
+        begin = offset + ids[i] * stride
+        first, last = np.uint64(begin >> shift), np.uint64((begin + nbytes - 1) >> shift)
+        seen &= present[first >> _BYTE_SHIFT] >> (first & _BIT)
+        seen &= present[last >> _BYTE_SHIFT] >> (last & _BIT)
+    return bool(seen == 1)
 
 
 @kernel
@@ -78,25 +122,30 @@ def copy_present(
         How many were not copied.
     """
     ids, places = wanted
-    offset, stride, nbytes, shift = layout
-    step = stride // words.itemsize
-    span = np.uint64(out.shape[1])
-    trusted, ordered = present.size == 0, places.size == 0
+    step, narrow = layout[1] // words.itemsize, layout[2] <= 1 << layout[3]
     count = 0
-    for i in range(ids.size):
-        if not trusted:
-            begin = offset + ids[i] * stride
-            page, last = begin >> shift, (begin + nbytes - 1) >> shift
-            while page <= last and (present[np.uint64(page >> 3)] >> (page & 7)) & 1:
-                page += 1
-            if page <= last:
+    # Looked at first, some at a time, the copy is a loop of its own: a test between two rows would
+    # keep the processor from running ahead into the next one's cache miss.
+    for first in range(0, ids.size, _LOOKED_AT):
+        last = min(first + _LOOKED_AT, ids.size)
+        some = ids[first:last]
+        if (
+            present.size == 0
+            or (narrow and _are_present_narrow(some, layout, present))
+            or (not narrow and _are_present(some, layout, present))
+        ):
+            if places.size:
+                _copy_to(words, some, places[first:last], step, out)
+            else:
+                copy_items(words, some, step, out[first:last])
+            continue
+        for i in range(first, last):
+            if _are_present(ids[i : i + 1], layout, present):
+                row = places[i] if places.size else i
+                copy_items(words, ids[i : i + 1], step, out[row : row + 1])
+            else:
                 missed[count] = i
                 count += 1
-                continue
-        row = np.uint64(i if ordered else places[i])
-        start = np.uint64(ids[i] * step)
-        for j in range(span):
-            out[row, j] = words[start + j]
     return count
 
 
@@ -113,14 +162,9 @@ def list_absent(ids: Ids, layout: Layout, present: npt.NDArray[np.uint8], missed
     Returns:
         How many they are.
     """
-    offset, stride, nbytes, shift = layout
     count = 0
     for i in range(ids.size):
-        begin = offset + ids[i] * stride
-        page, last = begin >> shift, (begin + nbytes - 1) >> shift
-        while page <= last and (present[np.uint64(page >> 3)] >> (page & 7)) & 1:
-            page += 1
-        if page <= last:
+        if not _are_present(ids[i : i + 1], layout, present):
             missed[count] = i
             count += 1
     return count
