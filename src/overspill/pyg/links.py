@@ -152,6 +152,8 @@ class LinkInputs:
 
 
 def _typed(dataset: Dataset, links: Any) -> tuple[EdgeType, Any]:
+    if isinstance(links, tuple | list) and len(links) == 2 and links[0] is None:
+        links = links[1]  # PyG's pair where edges have no type
     if isinstance(links, tuple | list) and links:
         if all(isinstance(part, str) for part in links):
             return _known(dataset, links), None

@@ -6,10 +6,8 @@ is PyG's own loader, sampling and gathering out of core. PyG gathers no edge arr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch_geometric.data import FeatureStore, GraphStore
 from torch_geometric.data.feature_store import TensorAttr
@@ -138,5 +136,5 @@ def _ids(index: Any, count: int) -> torch.Tensor | None:
         return torch.arange(*index.indices(count))
     if isinstance(index, int):
         return torch.tensor([index])
-    held = torch.as_tensor(np.asarray(index) if isinstance(index, Sequence) else index)
+    held = torch.as_tensor(index)
     return held.nonzero().view(-1) if held.dtype == torch.bool else held
