@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from overspill.kernels.sample import SCANNED_PICKS, count_picks, pick_edges
+from statistics_of import inclusion_p_value, single_p_value
 
 
 def picked(
@@ -51,13 +52,21 @@ def test_with_replacement_the_fan_out_is_drawn_whatever_the_degree() -> None:
 def test_every_edge_is_as_likely_as_any_other(fan_out: int, replace: bool) -> None:
     degree, destinations = 61, 20_000
     positions, _ = picked([(0, degree)] * destinations, fan_out, replace=replace, key=11)
-    seen = np.bincount(positions, minlength=degree)
-    expected = destinations * fan_out / degree
-    variance = expected if replace else expected * (1 - fan_out / degree)
-    # Without replacement counts vary less than a multinomial's: scaled, the statistic is
-    # chi-square on one degree of freedom fewer than there are edges.
-    spread = ((seen - expected) ** 2).sum() / variance * (1 if replace else (degree - 1) / degree)
-    assert 0.001 < stats.chi2.sf(spread, degree - 1) < 0.999
+    picks = positions.reshape(destinations, fan_out)
+    if replace:
+        assert 0.001 < single_p_value(picks, [1] * degree) < 0.999
+    else:
+        assert 0.001 < inclusion_p_value(picks, degree) < 0.999
+
+
+def test_the_tests_tell_a_sampler_that_is_a_little_off() -> None:
+    # Floyd's method, had it left out that a repeated pick becomes the top of the range.
+    rng = np.random.default_rng(3)
+    tops = np.arange(56, 61)
+    off = np.stack([rng.integers(0, top, 20_000) for top in tops], axis=1)
+    assert inclusion_p_value(off, 61) < 0.001
+    # Ranges drawn by modulo from eight bits.
+    assert single_p_value(rng.integers(0, 256, 100_000) % 61, [1] * 61) < 0.001
 
 
 def test_every_subset_is_as_likely_as_any_other() -> None:

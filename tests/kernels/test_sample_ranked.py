@@ -94,8 +94,8 @@ def test_what_is_not_too_late_is_kept_in_order() -> None:
     assert picks[0].tolist() == [70, 71, 71, 72, -1, -1]
 
 
-@pytest.mark.parametrize("fan_out", [1, 2, 7, 50, 199, 200, 400])
 @pytest.mark.parametrize("kind", ["uniform", "weighted", "last"])
+@pytest.mark.parametrize("fan_out", [1, 7, 199, 400])
 def test_the_heap_keeps_the_best_however_the_row_is_cut(fan_out: int, kind: str) -> None:
     rng = np.random.default_rng(2)
     weights = rng.random(200) + 0.1 if kind == "weighted" else NO_WEIGHTS

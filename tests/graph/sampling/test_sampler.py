@@ -134,7 +134,7 @@ def test_a_growing_table_changes_nothing(
 
 @given(data=st.data())
 @hypothesis_settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_any_small_graph_equals_the_reference(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

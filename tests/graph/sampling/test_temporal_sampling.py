@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -45,30 +46,30 @@ def drawn(path: Path, spec: SamplingSpec, rows: int, time: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("node_times", [False, True])
-@pytest.mark.parametrize("strategy", ["uniform", "last"])
-@pytest.mark.parametrize("fan_out", [-1, 10_000])
-def test_all_that_came_before_equals_the_reference(
-    tmp_path: Path, node_times: bool, strategy: str, fan_out: int
-) -> None:
+def test_all_that_came_before_equals_the_reference(tmp_path: Path, node_times: bool) -> None:
     graph = shop(tmp_path, node_times=node_times)
-    spec = SamplingSpec(
-        num_neighbors={key: (fan_out,) * 3 for key in graph.edges},
-        edge_places=True,
-        time="t",
-        temporal_strategy=strategy,  # type: ignore[arg-type]
-    )
     follow = {key: [True] * 3 for key in graph.edges}
-    sampler = open_dataset(tmp_path).sampler(spec)
     seeds = {"item": [3, 3, 70], "user": [11]}
     times = [10, -30, 49, 0]
-    sampled = sampler.sample(
-        {name: np.array(ids) for name, ids in seeds.items()},
-        key=KEY,
-        seed_times={"item": np.array(times[:3]), "user": np.array(times[3:])},
-    )
     expected = NaiveSampler(graph, follow, time="t").sample(seeds, times)
-    assert_equal(sampled, expected, trees=True)
-    assert sum(map(sum, sampled.edges_per_hop.values())) > 50
+    for strategy, fan_out in itertools.product(("uniform", "last"), (-1, 10_000)):
+        spec = SamplingSpec(
+            num_neighbors={key: (fan_out,) * 3 for key in graph.edges},
+            edge_places=True,
+            time="t",
+            temporal_strategy=strategy,  # type: ignore[arg-type]
+        )
+        sampled = (
+            open_dataset(tmp_path)
+            .sampler(spec)
+            .sample(
+                {name: np.array(ids) for name, ids in seeds.items()},
+                key=KEY,
+                seed_times={"item": np.array(times[:3]), "user": np.array(times[3:])},
+            )
+        )
+        assert_equal(sampled, expected, trees=True)
+        assert sum(map(sum, sampled.edges_per_hop.values())) > 50
 
 
 def test_seeds_without_times_have_those_of_their_nodes(tmp_path: Path) -> None:
@@ -83,17 +84,17 @@ def test_seeds_without_times_have_those_of_their_nodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize(("fan_out", "expected"), [(1, [4]), (2, [1, 4]), (3, [1, 4, 7])])
 def test_the_most_recent_are_taken_and_of_equals_the_later_place(
-    tmp_path: Path, fan_out: int, expected: list[int], replace: bool
+    tmp_path: Path, replace: bool
 ) -> None:
     single(tmp_path, [8], t=np.array([1, 7, 3, 9, 7, 8, 6, 6]))
-    spec = timed((fan_out,), temporal_strategy="last", replace=replace)
-    picks = drawn(tmp_path, spec, 40, 7)
-    if not replace:
-        assert (picks == expected).all()
-    else:
-        assert picks.shape == (40, fan_out) and set(picks.ravel().tolist()) == set(expected)
+    for fan_out, expected in ((1, [4]), (2, [1, 4]), (3, [1, 4, 7])):
+        spec = timed((fan_out,), temporal_strategy="last", replace=replace)
+        picks = drawn(tmp_path, spec, 40, 7)
+        if replace:
+            assert picks.shape == (40, fan_out) and set(picks.ravel().tolist()) == set(expected)
+        else:
+            assert (picks == expected).all()
 
 
 def test_times_at_the_ends_of_int64_are_in_order(tmp_path: Path) -> None:
@@ -105,18 +106,17 @@ def test_times_at_the_ends_of_int64_are_in_order(tmp_path: Path) -> None:
     assert drawn(tmp_path, spec, 1, low).tolist() == [[1]]
 
 
-@pytest.mark.parametrize("fan_out", [3, 40])
-def test_what_came_before_is_drawn_uniformly(tmp_path: Path, fan_out: int) -> None:
+def test_what_came_before_is_drawn_uniformly(tmp_path: Path) -> None:
     times = np.arange(90) % 3
     single(tmp_path, [90], t=times)
-    picks = drawn(tmp_path, timed((fan_out,)), 4000, 1)
     allowed = np.flatnonzero(times <= 1)
-    assert np.isin(picks, allowed).all() and (np.diff(picks, axis=1) > 0).all()
-    ranks = np.searchsorted(allowed, picks)
-    assert inclusion_p_value(ranks, 60) > SURE
-    # The same test tells a sampler that prefers the first edges a little.
-    skewed = np.random.default_rng(1).random((4000, 60)) * np.linspace(1, 1.4, 60)
-    assert inclusion_p_value(np.argsort(skewed, axis=1)[:, :fan_out], 60) < SURE
+    for fan_out in (3, 40):
+        picks = drawn(tmp_path, timed((fan_out,)), 4000, 1)
+        assert np.isin(picks, allowed).all() and (np.diff(picks, axis=1) > 0).all()
+        assert inclusion_p_value(np.searchsorted(allowed, picks), 60) > SURE
+        # The same test tells a sampler that prefers the last edges a little.
+        skewed = np.random.default_rng(1).random((4000, 60)) * np.linspace(1, 1.4, 60)
+        assert inclusion_p_value(np.argsort(skewed, axis=1)[:, -fan_out:], 60) < SURE
 
 
 def test_what_came_before_is_drawn_uniformly_with_replacement(tmp_path: Path) -> None:
@@ -145,38 +145,34 @@ def test_as_many_as_are_wanted_come_whole_though_one_weighs_nothing(tmp_path: Pa
     assert drawn(tmp_path, timed((2,), weight="w"), 5, 1).tolist() == [[2, 3]] * 5
 
 
-@pytest.mark.parametrize("most", [1, 4, 37])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"replace": True},
-        {"temporal_strategy": "last"},
-        {"temporal_strategy": "last", "replace": True},
-        {"weight": "w"},
-        {"weight": "w", "replace": True},
-    ],
-)
+WAYS: list[dict[str, object]] = [
+    {},
+    {"replace": True},
+    {"temporal_strategy": "last"},
+    {"temporal_strategy": "last", "replace": True},
+    {"weight": "w"},
+    {"weight": "w", "replace": True},
+]
+
+
 @pytest.mark.parametrize("node_times", [False, True])
 def test_neither_groups_nor_pieces_of_rows_change_the_outcome(
-    tmp_path: Path,
-    most: int,
-    options: dict[str, object],
-    node_times: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, node_times: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = shop(tmp_path, node_times=node_times)
     fans = {key: (2, -1 if key[0] == "tag" else 3) for key in graph.edges}
-    spec = SamplingSpec(num_neighbors=fans, edge_places=True, time="t", **options)  # type: ignore[arg-type]
     dataset = open_dataset(tmp_path)
     seeds = {"item": np.arange(20), "user": np.array([3, 3, 50])}
     times = {"item": np.arange(20) * 2, "user": np.array([40, -40, 0])}
-    taken = []
-    for size in (candidates.MOST_EDGES, most):
-        monkeypatch.setattr(candidates, "MOST_EDGES", size)
-        sampled = dataset.sampler(spec).sample(seeds, key=KEY, seed_times=times)
-        taken.append([*everything_of(sampled), trees_of(sampled, "user")])
-    assert taken[0] == taken[1]
+    whole = candidates.MOST_EDGES
+    for options in WAYS:
+        spec = SamplingSpec(num_neighbors=fans, edge_places=True, time="t", **options)  # type: ignore[arg-type]
+        taken = []
+        for most in (whole, 1, 4, 37):
+            monkeypatch.setattr(candidates, "MOST_EDGES", most)
+            sampled = dataset.sampler(spec).sample(seeds, key=KEY, seed_times=times)
+            taken.append([*everything_of(sampled), trees_of(sampled, "user")])
+        assert all(other == taken[0] for other in taken), options
 
 
 def test_a_place_draws_the_same_whatever_stands_beside_it(tmp_path: Path) -> None:
@@ -187,23 +183,21 @@ def test_a_place_draws_the_same_whatever_stands_beside_it(tmp_path: Path) -> Non
     assert first[5:] == other[5:] and [place + 50 for place in first[:5]] == other[:5]
 
 
-@pytest.mark.parametrize(
-    ("times", "message"),
-    [
+def test_times_that_are_none_are_refused(tmp_path: Path) -> None:
+    single(tmp_path, [3], t=np.arange(3))
+    sampler = open_dataset(tmp_path).sampler(timed((2,)))
+    whole = np.zeros(2, np.int64)
+    for times, message in (
         (None, "no times were given for the seeds"),
         (np.zeros(2), "are float64"),
         (np.zeros(2, np.bool_), "are bool"),
         (np.zeros((2, 1), np.int64), r"are int64 \(2, 1\)"),
         (np.zeros(3, np.int64), "3 times for 2 seeds"),
-        ({"elsewhere": np.zeros(2, np.int64)}, "no times were given"),
-        ({"node": np.zeros(2, np.int64), "b": np.zeros(2, np.int64)}, "times of seeds of types"),
-    ],
-)
-def test_times_that_are_none_are_refused(tmp_path: Path, times: object, message: str) -> None:
-    single(tmp_path, [3], t=np.arange(3))
-    sampler = open_dataset(tmp_path).sampler(timed((2,)))
-    with pytest.raises(InputError, match=message):
-        sampler.sample(np.array([0, 0]), key=KEY, seed_times=times)  # type: ignore[arg-type]
+        ({"elsewhere": whole}, "no times were given"),
+        ({"node": whole, "b": whole}, "times of seeds of types"),
+    ):
+        with pytest.raises(InputError, match=message):
+            sampler.sample(np.array([0, 0]), key=KEY, seed_times=times)  # type: ignore[arg-type]
 
 
 def test_times_for_a_sampler_without_are_refused(tmp_path: Path) -> None:
