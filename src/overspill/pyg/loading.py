@@ -19,6 +19,7 @@ from overspill.graph.node_ids import require_within, whole_ids
 from overspill.graph.reading.array_keys import Owner
 from overspill.graph.reading.counters import LoaderCounters, LoaderStats
 from overspill.graph.reading.hot_rows import HotRows
+from overspill.graph.reading.lookahead import warm_lookahead
 from overspill.graph.sampling.spec import SampleLimit
 from overspill.graph.streams import stream_key
 from overspill.graph.warm import warm_kernels
@@ -94,6 +95,8 @@ class SampledLoader(DataLoader[Any]):
         self._pack = _pack(recipe, sampling, own, inputs)
         # Before memory is measured: the compiler's own memory then counts as in use.
         _warm(dataset)
+        if own.lookahead:
+            warm_lookahead(dataset, recipe.keys)
         self._counters = LoaderCounters(workers + 1)
         hot = _hot_rows(recipe, own.hot_rows, shared=workers > 0)
         recipe = replace(recipe, hot=hot, counters=self._counters)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,8 @@ from overspill.graph.reading import lookahead
 from overspill.graph.reading.hot_rows import HotRows
 from overspill.graph.reading.lookahead import ReadingBuffer, SharedReading
 from overspill.graph.reading.row_reader import RowReader
+from overspill.kernels.row_table import collect_ids, copy_held, enter_ids, list_missing
+from overspill.kernels.rows import take_rows
 from reading_graphs import DTYPES, random_rows, same_bytes, write_wide, zipf_batches
 
 X = ("node", "x")
@@ -125,6 +127,32 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
         SharedReading(reader, X, [np.array([0])], buffer=buffer).copy(
             0, torch.empty((1, 64), dtype=torch.uint8)
         )
+
+
+def signatures(kernels: Iterable[object]) -> list[int]:
+    """How often each was compiled; nothing is with the compiler off."""
+    return [len(getattr(kernel, "signatures", ())) for kernel in kernels]
+
+
+def test_nothing_is_compiled_after_warming(tmp_path: Path) -> None:
+    rows = {
+        name: (dtype, random_rows(dtype, (50, 3)))
+        for name, dtype in (("a", "uint8"), ("b", "int64"))
+    }
+    dataset = write_wide(tmp_path / "ds", rows, 50)
+    keys = [("node", "a"), ("node", "b")]
+    used = (collect_ids, copy_held, enter_ids, list_missing, take_rows)
+    lookahead.warm_lookahead(dataset, keys)
+    before = signatures(used)
+    held = HotRows.chosen_by_counts(
+        dataset, keys[:1], {"node": np.arange(50) % 3}, 900, shared=False
+    )
+    reader = RowReader(dataset, held)
+    for key in keys:
+        buffer = ReadingBuffer(reader, key, 1 << 20)
+        out = torch.empty((9, 3), dtype=dataset.features(key[1]).dtype)
+        SharedReading(reader, key, [np.arange(9)], buffer=buffer).copy(0, out)
+    assert signatures(used) == before
 
 
 IN_LITTLE_MEMORY = """

@@ -35,6 +35,7 @@ from overspill.graph.reading.row_table import (
     slot_count,
     table_bytes,
     table_dtype,
+    warm_row_table,
     whole_lines,
 )
 from overspill.graph.rows import row_bytes
@@ -175,6 +176,7 @@ class HotRows:
             if tables[owner].rows:
                 fill_table(made._view(tables[owner]), ids)
         for key in keys:
+            warm_row_table(row_bytes(records[key]), records[key].shape[0])
             made._load(dataset, key, chosen[key[0]])
         return made
 

@@ -11,15 +11,17 @@ several groups, and a batch that exceeds it alone is gathered alone, so that not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from overspill.build.moving.row_warming import warm_row_kernels
 from overspill.errors import InputError, NoRoomError
-from overspill.graph.reading.array_keys import ArrayKey
+from overspill.graph.dataset import Dataset
+from overspill.graph.reading.array_keys import ArrayKey, record_of
 from overspill.graph.reading.ordered import read_in_order
 from overspill.graph.reading.row_reader import RowReader
 from overspill.graph.reading.row_table import (
@@ -29,11 +31,23 @@ from overspill.graph.reading.row_table import (
     slot_count,
     table_bytes,
     table_dtype,
+    warm_row_table,
 )
 from overspill.graph.rows import row_bytes
 from overspill.kernels.row_table import collect_ids
 
 _ID_BYTES = 8
+
+
+def warm_lookahead(dataset: Dataset, keys: Iterable[ArrayKey]) -> None:
+    """Compile, or load from the cache, what reading these arrays together will use.
+
+    A parent does this before it starts workers, as `overspill.graph.warm` does for the rest.
+    """
+    records = [record_of(dataset, key) for key in keys]
+    warm_row_kernels(row_bytes(record) for record in records)
+    for record in records:
+        warm_row_table(row_bytes(record), record.shape[0])
 
 
 class ReadingBuffer:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from overspill.kernels.row_table import copy_held, enter_ids
+from overspill.kernels.row_table import collect_ids, copy_held, enter_ids, list_missing
 
 Ids = npt.NDArray[np.int64]
 _NARROW_IDS = 2**31
@@ -54,6 +54,19 @@ def copy_rows(
     sizes = out.shape[1] | rows.ctypes.data | out.ctypes.data
     word = next(word for word in _WORDS if sizes % np.dtype(word).itemsize == 0)
     return int(copy_held((table, rows.view(word)), wanted, out.view(word), rest))
+
+
+def warm_row_table(row_bytes: int, count: int) -> None:
+    """Compile, or load from the cache, what rows of so many bytes, of ids below `count`, will use.
+
+    A parent does this before it starts workers, as `overspill.graph.warm` does for the rest.
+    """
+    table, ids = np.full((3, 2), -1, table_dtype(count)), np.zeros(1, np.int64)
+    rows, out = np.zeros((1, row_bytes), np.uint8), np.zeros((1, row_bytes), np.uint8)
+    fill_table(table, ids)
+    copy_rows((table, rows), (ids, ids), out, (ids.copy(), ids.copy()))
+    list_missing(table, 1, ids, ids.copy())
+    collect_ids(table, ids, ids.copy(), 0)
 
 
 def whole_lines(nbytes: int) -> int:
