@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 
 from capabilities import requires
 from confined import make_cold
-from overspill.linux import presence
+from overspill.errors import MappingError
+from overspill.linux import libc, presence
 from overspill.linux.mapping import Mapping, map_file
 from overspill.linux.pages import PAGE_BYTES, advise, resident_pages
 from overspill.linux.presence import PresenceMap
@@ -89,6 +91,16 @@ def test_spans_are_present_with_all_their_pages(mapping: Mapping) -> None:
     assert pages.spans_present(starts, 1).tolist() == [True, True, True, False, True, True]
     assert pages.spans_present(starts[:5], PAGE_BYTES).tolist() == [True, True, False, False, False]
     assert pages.spans_present(starts[:0], 1).size == 0
+
+
+def test_a_refusal_names_the_file(mapping: Mapping, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> int:
+        raise OSError(errno.EAGAIN, "no")
+
+    monkeypatch.setattr(libc, "call", refused)
+    with pytest.raises(MappingError) as caught:
+        PresenceMap(mapping, shown=True).spans_present(np.array([0]), 1)
+    assert (caught.value.errno, caught.value.path) == (errno.EAGAIN, mapping.path)
 
 
 def test_where_it_is_hidden_nothing_is_present(mapping: Mapping) -> None:

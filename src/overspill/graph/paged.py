@@ -266,6 +266,8 @@ class PagedArray:
             present = self._seen(ids)
             if present.size == ids.size:
                 return np.flatnonzero(~present)
+            if present.all():  # a hint may be left out, where a `take` must know of each page
+                return _NONE
             if not self._presence.is_worth_a_look(float(present.mean()), ids.size):
                 return np.arange(ids.size)
             known = self._presence.look()
