@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 import overspill as ov
+from confined import PythonResult, make_cold
 from overspill.errors import InputError, NoRoomError, StaleFileError
 from overspill.graph.dataset import Dataset
 from overspill.graph.reading.hot_rows import HotRows
@@ -111,6 +113,46 @@ def test_what_does_not_fit_is_refused_before_it_is_made(tmp_path: Path, short: s
     # What the whole takes is all that is needed.
     hot = HotRows.chosen_by_counts(dataset, [X], counts, 1 << 60)
     assert (hot.count(X), hot.nbytes) == (4000, 4000 * 64)
+
+
+IN_LITTLE_MEMORY = """
+import sys, numpy as np, torch
+import overspill as ov
+from overspill.graph.reading.hot_rows import HotRows
+from overspill.graph.reading.row_reader import RowReader
+from overspill.linux.processes import process_memory
+
+dataset, X = ov.open_dataset(sys.argv[1]), ("node", "x")
+def held(budget):
+    counts = np.ones(196608, np.int32)
+    counts[::7] = 0  # a table is needed
+    return HotRows.chosen_by_counts(dataset, [X], {"node": counts}, budget)
+held(1 << 20)
+before = process_memory().anon_bytes
+hot = held(96 << 20)
+grown = process_memory().anon_bytes - before
+ids = np.arange(0, 196608, 5)
+out = torch.empty((ids.size, 512), dtype=torch.uint8)
+reader = RowReader(dataset, hot)
+reader.gather(X, ids, out=out)
+assert (out[:, :8].contiguous().view(torch.int64).view(-1).numpy() == ids).all()
+print(grown, hot.nbytes, reader.counts.stats().hot_rate)
+"""
+
+
+def test_making_them_takes_the_budget_and_little_more(
+    tmp_path: Path, run_python: Callable[..., PythonResult]
+) -> None:
+    rows = np.zeros((196608, 512), np.uint8)
+    rows[:, :8] = np.arange(196608).view(np.uint8).reshape(-1, 8)
+    dataset = write_wide(tmp_path / "ds", {"x": ("uint8", rows)}, 196608)
+    make_cold(dataset.path / "node.x")
+    found = run_python(IN_LITTLE_MEMORY, arguments=[dataset.path], limit_bytes=400 << 20).check()
+    grown, nbytes, rate = map(float, found.stdout.split())
+    assert found.kills == 0
+    assert grown < 24 << 20  # the rows themselves lie in shared memory
+    assert 80 << 20 < nbytes <= 96 << 20
+    assert rate > 0.8
 
 
 def _inode(hot: HotRows) -> tuple[int, int]:

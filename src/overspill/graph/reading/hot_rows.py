@@ -91,7 +91,10 @@ class HotRows:
     def chosen_by_degree(
         cls, dataset: Dataset, keys: Sequence[ArrayKey], budget_bytes: int, *, shared: bool = True
     ) -> HotRows:
-        """Hold the rows of the nodes of the highest degree.
+        """Hold the rows of the nodes of the highest out-degree, over all edge types.
+
+        Sampling reaches a node as the source of edges: see `overspill.graph.reading.degrees`.
+        Costs a pass over the edges, unless the dataset has the layout "csr".
 
         Args:
             dataset: The dataset.

@@ -134,6 +134,7 @@ class SharedReading:
         Raises:
             InputError: There is no such batch, or `out` does not fit.
             StaleFileError: The file was cut, replaced or removed since it was opened.
+            MappingError: The disk refused to read.
         """
         if not 0 <= i < len(self._lists):
             raise InputError(f"no batch {i} among {len(self._lists)}", value=str(i))
@@ -168,5 +169,6 @@ class SharedReading:
         array = self._reader.array(self._key)
         array.check_unchanged()
         read_in_order(array, held, rows[:found])
+        array.check_unchanged()  # a cut within a page leaves zeros in it, and no error
         self._first, self._end, self._rows = i, end, found
         return True
