@@ -27,13 +27,21 @@ def wide(path: Path, dtype: str = "uint8", shape: tuple[int, ...] = (64,)) -> Da
     return write_wide(path, {"x": (dtype, random_rows(dtype, (3000, *shape)))}, 3000)
 
 
+def cold(dataset: Dataset) -> Dataset:
+    make_cold(dataset.path / "node.x")
+    return dataset
+
+
 def budget_for(rows: int, row_bytes: int = 64) -> int:
     return rows * (row_bytes + 8 + 16) + 8
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("hot", [False, True])
-def test_batches_equal_plain_indexing(tmp_path: Path, dtype: str, hot: bool) -> None:
+def test_batches_equal_plain_indexing(
+    tmp_path: Path, dtype: str, hot: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookahead, "_is_cached", lambda _array, _ids: False)
     dataset = wide(tmp_path / "ds", dtype, (3,))
     held = None
     if hot:
@@ -68,6 +76,7 @@ def test_each_row_is_read_once_in_file_order(
         lambda array, ids, out: (read.append(ids.copy()), real(array, ids, out)),
     )
     lists = zipf_batches(3000, 4, 500)
+    cold(dataset)
     reading = SharedReading(reader, X, lists, buffer=ReadingBuffer(reader, X, 1 << 20))
     assert not read  # nothing before it is asked for
     for i in range(4):
@@ -89,6 +98,7 @@ def test_batches_that_do_not_fit_together_are_read_in_groups(
     lists = [np.arange(0, 40), np.arange(30, 60), np.arange(100), np.arange(50, 90), np.arange(9)]
     buffer = ReadingBuffer(reader, X, budget_for(70))
     assert buffer.rows == 70
+    monkeypatch.setattr(lookahead, "_is_cached", lambda _array, _ids: False)
     reading = SharedReading(reader, X, lists, buffer=buffer)
     for i in (0, 1, 2, 3, 4, 1):  # and a step back
         out = torch.empty((len(lists[i]), 64), dtype=torch.uint8)
@@ -98,6 +108,22 @@ def test_batches_that_do_not_fit_together_are_read_in_groups(
     assert read == [
         list(range(60)), [*range(9), *range(50, 90)], list(range(30, 60))
     ]  # fmt: skip
+
+
+def test_rows_in_the_page_cache_are_copied_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = wide(tmp_path / "ds")
+    (dataset.path / "node.x").read_bytes()
+    monkeypatch.delattr(lookahead, "read_in_order")
+    reader = RowReader(dataset)
+    lists = zipf_batches(3000, 3, 500)
+    reading = SharedReading(reader, X, lists, buffer=ReadingBuffer(reader, X, 1 << 20))
+    for i, ids in enumerate(lists):
+        out = torch.empty((500, 64), dtype=torch.uint8)
+        reading.copy(i, out)
+        assert out.equal(dataset.features("x")[torch.from_numpy(ids)])
+    assert reader.counts.stats().rows == 1500
 
 
 def test_the_buffer_takes_what_it_says(tmp_path: Path) -> None:

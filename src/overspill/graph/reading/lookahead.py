@@ -5,6 +5,9 @@ take fewer and longer reads than one after the other: on a power law, a half or 
 distinct ids of as many batches as fit are found by a hash table and sorted; their rows are read in
 file order into a buffer (see `ordered`); each batch is copied from there when it is asked for.
 
+It does not pay where the rows lie in the page cache: they are copied from there at once, which the
+reading finds out by looking at some of them. Nor where batches share few rows on few pages.
+
 Limits: the buffer is all the memory there is. Batches whose distinct rows exceed it are read in
 several groups, and a batch that exceeds it alone is gathered alone, so that nothing is shared.
 """
@@ -12,6 +15,7 @@ several groups, and a batch that exceeds it alone is gathered alone, so that not
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +25,7 @@ import torch
 from overspill.build.moving.row_warming import warm_row_kernels
 from overspill.errors import InputError, NoRoomError
 from overspill.graph.dataset import Dataset
+from overspill.graph.paged import PagedArray, shows_residency
 from overspill.graph.reading.array_keys import ArrayKey, record_of
 from overspill.graph.reading.ordered import read_in_order
 from overspill.graph.reading.row_reader import RowReader
@@ -35,8 +40,10 @@ from overspill.graph.reading.row_table import (
 )
 from overspill.graph.rows import row_bytes
 from overspill.kernels.row_table import collect_ids
+from overspill.linux.presence import MOST_PROBES, PresenceMap
 
 _ID_BYTES = 8
+_CACHED_SHARE = 0.9
 
 
 def warm_lookahead(dataset: Dataset, keys: Iterable[ArrayKey]) -> None:
@@ -120,6 +127,7 @@ class SharedReading:
         self._lists = [reader.checked(key, ids) for ids in lists]
         self._first = self._end = 0  # which batches lie in the buffer
         self._rows = 0  # how many rows of it are theirs
+        self._cached = False
 
     def __len__(self) -> int:
         return len(self._lists)
@@ -138,7 +146,7 @@ class SharedReading:
         """
         if not 0 <= i < len(self._lists):
             raise InputError(f"no batch {i} among {len(self._lists)}", value=str(i))
-        if not self._first <= i < self._end and not self._read_from(i):
+        if self._cached or not (self._first <= i < self._end or self._read_from(i)):
             self._reader.gather(self._key, self._lists[i], out=out)
             return
         reader, ids = self._reader, self._lists[i]
@@ -151,7 +159,7 @@ class SharedReading:
         copy_rows((table, rows), (ids, none if places is None else places), filled, (none, none))
 
     def _read_from(self, i: int) -> bool:
-        """Read the rows of as many batches as fit; False where batch `i` alone does not."""
+        """Read the rows of as many batches as fit; False where it is better gathered alone."""
         rows, distinct, slots = self._buffer.memory()
         self._first = self._end = 0
         slots.fill(-1)
@@ -165,10 +173,24 @@ class SharedReading:
             return False
         held = distinct[:found]
         held.sort()
-        fill_table(slots[: slot_count(found)], held)
         array = self._reader.array(self._key)
         array.check_unchanged()
+        self._cached = _is_cached(array, held)
+        if self._cached:
+            return False
+        fill_table(slots[: slot_count(found)], held)
         read_in_order(array, held, rows[:found])
         array.check_unchanged()  # a cut within a page leaves zeros in it, and no error
         self._first, self._end, self._rows = i, end, found
         return True
+
+
+def _is_cached(array: PagedArray, ids: Ids) -> bool:
+    """Whether nearly all rows are in the page cache, by a look at some of them."""
+    if not ids.size or not array.span_bytes:
+        return False
+    some = ids[np.linspace(0, ids.size - 1, min(ids.size, MOST_PROBES)).astype(np.int64)]
+    starts = array.mapping.nbytes - array.payload_bytes + some * array.stride_bytes
+    shown = shows_residency(Path(array.mapping.path))
+    present = PresenceMap(array.mapping, shown=shown).spans_present(starts, array.span_bytes)
+    return float(present.mean()) > _CACHED_SHARE
