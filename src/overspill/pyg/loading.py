@@ -21,6 +21,7 @@ from overspill.graph.reading.counters import LoaderCounters, LoaderStats
 from overspill.graph.reading.hot_rows import HotRows
 from overspill.graph.reading.lookahead import warm_lookahead
 from overspill.graph.sampling.spec import SampleLimit
+from overspill.graph.sampling.warm import warm_sampling
 from overspill.graph.streams import stream_key
 from overspill.graph.warm import warm_kernels
 from overspill.placement.loader import LoaderDemand, LoaderPlan, LoaderRoom
@@ -94,9 +95,7 @@ class SampledLoader(DataLoader[Any]):
         self._batches.workers = max(workers, 1)
         self._pack = _pack(recipe, sampling, own, inputs)
         # Before memory is measured: the compiler's own memory then counts as in use.
-        _warm(dataset)
-        if own.lookahead:
-            warm_lookahead(dataset, recipe.keys)
+        _warm(recipe, self._batches.lookahead)
         self._counters = LoaderCounters(workers + 1)
         hot = _hot_rows(recipe, own.hot_rows, shared=workers > 0)
         recipe = replace(recipe, hot=hot, counters=self._counters)
@@ -304,11 +303,12 @@ def _name(function: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def _warm(dataset: Dataset) -> None:
-    for dtype in {
-        dataset.edge_record(type).layouts["csc"]["indices"].dtype for type in dataset.edge_types
-    }:
-        warm_kernels(dtype)
+def _warm(recipe: BatchRecipe, lookahead: int) -> None:
+    dataset = recipe.dataset
+    warm_kernels(dataset.edge_record(dataset.edge_types[0]).layouts["csc"]["indices"].dtype)
+    warm_sampling(dataset, recipe.spec)
+    if lookahead > 1:
+        warm_lookahead(dataset, recipe.keys)
 
 
 def _start_method(context: Any) -> str:
