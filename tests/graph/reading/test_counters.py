@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import torch
 
 from overspill.errors import InputError
 from overspill.graph.reading.counters import LoaderCounters, LoaderStats, SlotCounts
-from overspill.linux.device_reads import device_bytes_read
 
 
 def _count(counters: LoaderCounters, place: int) -> None:
@@ -53,15 +51,6 @@ def test_what_the_device_read_is_counted_once(
     counts.add_device_bytes()  # hidden for a while: nothing can be told of the span
     counts.add_device_bytes()
     assert counts.stats().device_bytes == 700
-
-
-def test_device_reads_come_from_the_kernel(tmp_path: Path) -> None:
-    (tmp_path / "self").mkdir()
-    assert device_bytes_read(proc=tmp_path) is None
-    (tmp_path / "self" / "io").write_text("rchar: 5\nread_bytes: 4096\nwrite_bytes: 1\n")
-    assert device_bytes_read(proc=tmp_path) == 4096
-    (tmp_path / "self" / "io").write_text("rchar: 5\n")
-    assert device_bytes_read(proc=tmp_path) is None
 
 
 def test_waiting_and_passing_time_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
