@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from overspill.kernels.sample import mixed
 from overspill.kernels.sample_ranked import (
     ALLOWED,
     HELD,
@@ -153,3 +154,14 @@ def test_redrawing_takes_among_the_given_places_alone() -> None:
     out = np.full(300, -1)
     redraw(state(), 3, 300, np.array([4, 7, 9, 11]), out)
     assert set(out.tolist()) == {4, 7, 9}
+
+
+@pytest.mark.parametrize("fan_out", [1, 5, 60])
+def test_those_who_stay_are_those_that_arrive_first(fan_out: int) -> None:
+    weights = np.random.default_rng(4).lognormal(0, 3, 2000)
+    with np.errstate(over="ignore"):
+        places = np.arange(1, 2001, dtype=np.uint64)
+        bits = mixed.py_func(state() + np.uint64(0x9E3779B97F4A7C15) * places)
+    unit = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    expected = np.sort(np.argsort(-np.log(unit) / weights)[:fan_out])
+    assert ranked((weights, NO_TIMES), [2000], fan_out=fan_out)[0] == expected.tolist()

@@ -135,17 +135,25 @@ def rank_piece(
     first, end, offset = piece
     fan_out, last, limit = rule
     weights, times = candidates
+    ranks, places = heap
     for c in range(first, end):
         if times.size and times[c] > limit:
             continue
         tally[ALLOWED] += 1
         place = offset + c - first
+        full = tally[HELD] == fan_out
         if last:
             rank = ~times[c]  # in reverse order, for every int64
         else:
             bits = mixed(state + _GOLDEN * np.uint64(place + 1))
-            rank = _race(bits, weights[c]) if weights.size else np.int64(bits >> _S1)
-        _offer(heap[0], heap[1], tally, fan_out, rank, place)
+            if weights.size:
+                if full and _is_beaten(bits, weights[c], ranks[0]):
+                    continue
+                rank = _race(bits, weights[c])
+            else:
+                rank = np.int64(bits >> _S1)
+        if not full or rank <= ranks[0]:
+            _offer(ranks, places, tally, fan_out, rank, place)
 
 
 @kernel
@@ -338,6 +346,16 @@ def _race(bits: Any, weight: float) -> Any:
 
 
 @kernel
+def _is_beaten(bits: Any, weight: float, worst: Any) -> bool:
+    """Whether an edge surely arrives after the worst that stays: told without a logarithm."""
+    if worst == _NEVER:
+        return False
+    # -log(u) is at least 1 - u.
+    late = 1.0 - (np.float64(bits >> _S11) + 0.5) * _UNIT
+    return bool(late > np.int64(worst).view(np.float64) * weight)
+
+
+@kernel
 def _is_worse(rank: Any, place: int, other_rank: Any, other_place: int) -> bool:
     """Whether the first goes before the second; of equal ranks the later place stays."""
     return bool(rank > other_rank or (rank == other_rank and place < other_place))
@@ -355,7 +373,7 @@ def _offer(ranks: Any, places: Any, tally: Any, most: int, rank: Any, place: int
                 break
             ranks[at], places[at] = ranks[above], places[above]
             at = above
-    elif most == 0 or not _is_worse(ranks[0], places[0], rank, place):
+    elif not _is_worse(ranks[0], places[0], rank, place):
         return
     else:
         at = 0

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -211,3 +213,16 @@ def test_a_huge_fan_out_takes_what_there_is_and_no_more_memory(tmp_path: Path) -
     graph = random_graph(tmp_path)
     sampled = open_dataset(tmp_path).sampler([2**31 - 1]).sample(np.arange(20), key=KEY)
     assert_full(graph, sampled, list(range(20)))
+
+
+def test_a_sampler_lets_go_of_its_files_at_once(tmp_path: Path) -> None:
+    random_graph(tmp_path)
+    sampler = open_dataset(tmp_path).sampler([3, 3])
+    nodes_of(sampler.sample(np.arange(5), key=KEY))
+    held = weakref.ref(sampler._edges[0].indptr)
+    gc.disable()  # no cycle keeps its mappings until the next collection
+    try:
+        del sampler
+        assert held() is None
+    finally:
+        gc.enable()

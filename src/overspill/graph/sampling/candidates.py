@@ -1,8 +1,8 @@
 """Reads of weights and times of whole rows, a bounded number of edges at a time.
 
 Rows are not in the order of time or weight, so a choice by either reads all of a row. Memory: at
-most 58 bytes an edge of `MOST_EDGES`, whatever the batch; the frontier comes in groups of
-destinations, and a hub with more edges in pieces.
+most 50 bytes an edge of `MOST_EDGES` here, and 30 of the picks of a group, whatever the batch; the
+frontier comes in groups of destinations, and a hub with more edges in pieces.
 """
 
 from __future__ import annotations

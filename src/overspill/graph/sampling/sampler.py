@@ -4,11 +4,12 @@ Bottleneck: random reads of indptr and indices, on disk or in the caches. Algori
 and edge type: read the extents of the frontier, choose edges, read their other ends, give those
 their local ids. Reads go through `PagedArray`, which asks for absent pages before touching them.
 
-Memory, in buffers that are kept from batch to batch and sized to the batch, never to the graph:
-20 bytes an edge, 10 more with places, 10 more (5 for 4-byte ids) an edge of the largest hop; 78
-bytes a node, 114 in trees, 10 more with times; of induced edges the same again. On top 3 MiB, and
-15 MiB where rows are read for weights or times or induced edges (`candidates`). 6 to 9 million
-edges a second and core in memory.
+Memory, in buffers that are kept from batch to batch and sized to the batch, never to the graph, a
+quarter of each in reserve. An edge: 20 bytes, 10 more with places; one of the largest hop 10 more
+(5 for 4-byte ids), and 8 more by weight or time; an induced edge 28, 10 more with places. A node:
+86 bytes, 134 of a type with 2**31 nodes or more; in trees 143, with times 153. On top 6 MiB, and 22
+MiB where whole rows are read, for weights, times or induced edges (`candidates`). Reads of absent
+pages take what `PagedArray` says. 6 to 15 million edges a second and core in memory.
 
 Semantics are PyTorch Geometric's: by node type the seeds come first, then nodes in order of
 discovery; a node is expanded once, at the hop after the one that found it, by the edge types in the
@@ -23,7 +24,8 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from overspill.errors import InputError, NoRoomError
+from overspill.errors import InputError
+from overspill.graph.sampling.admission import Admission
 from overspill.graph.sampling.buffers import Buffer
 from overspill.graph.sampling.candidates import Candidates
 from overspill.graph.sampling.hops import HopEdges
@@ -47,7 +49,6 @@ from overspill.kernels.sample import SCANNED_PICKS, count_picks, pick_edges
 _Ids = npt.NDArray[np.int64]
 # Values relabelled at a time: the table grows to what they find, not to what they might.
 _CHUNK = 1 << 16
-_REMEDY = "sample fewer neighbours or smaller batches, or raise the memory limit"
 _NO_SEEDS = _NO_TIMES = np.empty(0, np.int64)
 
 
@@ -74,7 +75,7 @@ class NeighborSampler:
         node_times: Mapping[str, Column] | None = None,
         limit: SampleLimit | None = None,
     ) -> None:
-        self.spec, self.limit = spec, limit
+        self.spec = spec
         self._edges = edges
         self._node_times = node_times or {}
         self._counts = dict(node_counts)
@@ -89,8 +90,8 @@ class NeighborSampler:
         self._values = Buffer(np.uint8)
         self._scratch = np.empty(1, dtype=np.int64)
         self._held = Candidates()
-        self._ranked = RankedPicker(self._held, self._admit)
-        self._sampled_edges = 0
+        self._admission = Admission(limit)
+        self._ranked = RankedPicker(self._held, self._admission.admit_edges)
         self._tree_times = _NO_TIMES
 
     def check_unchanged(self) -> None:
@@ -140,7 +141,7 @@ class NeighborSampler:
         return self._edges[0].key[2] if len(self._edges) == 1 else None
 
     def _start(self, seeds: Mapping[str, _Ids], times: Given | None) -> None:
-        self._sampled_edges = 0
+        self._admission.edges = 0
         first_tree = 0
         for name in self._lists.keys() - seeds.keys():
             self._lists[name].start(_NO_SEEDS, first_tree=0)
@@ -177,7 +178,7 @@ class NeighborSampler:
             self._ranked.pick(edges, frontier, rule, found)
         else:
             self._pick(frontier, rule, found)
-        self._sampled_edges += found.count
+        self._admission.edges += found.count
         self._find_sources(edges, found)
 
     def _frontier(self, edges: InEdges, first: int, end: int, key: np.uint64) -> Frontier:
@@ -197,7 +198,7 @@ class NeighborSampler:
     def _pick(self, frontier: Frontier, rule: Rule, found: HopEdges) -> None:
         extents = frontier.extents
         count = count_picks(extents, rule.fan_out, rule.replace, 2**63 - 1)
-        self._admit(count)
+        self._admission.admit_edges(count)
         stream = (frontier.key, frontier.first_local)
         scratch = self._pick_table(rule, extents)
         pick_edges(extents, rule.fan_out, rule.replace, stream, scratch, found.room(count))
@@ -228,7 +229,7 @@ class NeighborSampler:
             self._require_nodes()
 
     def _induce(self) -> dict[EdgeType, tuple[HopEdges, ...]]:
-        self._sampled_edges = 0
+        self._admission.edges = 0
         for edges in self._edges:
             targets = self._lists[edges.key[2]]
             (found,) = self._induced[edges.key]
@@ -236,19 +237,14 @@ class NeighborSampler:
             # A repeated seed has its edges once, at its first place.
             frontier.extents[~targets.is_first(0, targets.held)] = 0
             lists = self._lists[edges.key[0]], targets
-            induce(edges, frontier, lists, found, held=self._held, admit=self._admit)
-            self._sampled_edges += found.count
+            induce(
+                edges, frontier, lists, found, held=self._held, admit=self._admission.admit_edges
+            )
+            self._admission.edges += found.count
         return self._induced
 
-    def _admit(self, count: int) -> None:
-        if self.limit is not None and self._sampled_edges + count > self.limit.edges:
-            raise _outgrown(self._sampled_edges + count, "edges", self.limit.edges)
-
     def _require_nodes(self) -> None:
-        if self.limit is not None:
-            held = sum(nodes.held for nodes in self._lists.values())
-            if held > self.limit.nodes:
-                raise _outgrown(held, "nodes", self.limit.nodes)
+        self._admission.admit_nodes(sum(nodes.held for nodes in self._lists.values()))
 
 
 def open_sampler(
@@ -273,9 +269,3 @@ def open_sampler(
 
 def _hop_edges(spec: SamplingSpec, count: int) -> tuple[HopEdges, ...]:
     return tuple(HopEdges(with_places=spec.edge_places) for _ in range(count))
-
-
-def _outgrown(count: int, what: str, most: int) -> NoRoomError:
-    return NoRoomError(
-        f"a batch reached {count} {what} where memory was planned for {most}", remedy=_REMEDY
-    )
