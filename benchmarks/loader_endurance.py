@@ -64,7 +64,7 @@ def build_shop(directory: Path, *, nodes: int = _NODES, edges: int = _EDGES) -> 
     rng = np.random.default_rng(0)
     counts = {"user": nodes, "item": nodes // 2}
     users, items = rng.integers(0, nodes, edges), rng.integers(0, nodes // 2, edges)
-    return ov.build_dataset(
+    built: Dataset = ov.build_dataset(
         directory,
         edges={BUYS: np.stack([users, items]), LIKED: np.stack([items, users])},
         num_nodes=counts,
@@ -73,6 +73,7 @@ def build_shop(directory: Path, *, nodes: int = _NODES, edges: int = _EDGES) -> 
         },
         edge_features={BUYS: {"w": rng.random(edges, dtype=np.float32)}},
     )
+    return built
 
 
 def endure_persistent(

@@ -295,6 +295,21 @@ def test_links_that_cannot_be_understood_are_refused(
         LinkNeighborLoader(open_dataset(tmp_path), **chosen)
 
 
+def test_the_default_device_is_no_matter(tmp_path: Path) -> None:
+    market(tmp_path)
+    ds = open_dataset(tmp_path)
+    wanted = NegativeSampling("triplet", 2, dst_weight=torch.ones(50))
+    options: dict[str, Any] = {"neg_sampling": wanted, "batch_size": 60, "seed": 1}
+    expected = all_listed(LinkNeighborLoader(ds, [2], BUYS, **options))
+    with torch.device("meta"):
+        loader = LinkNeighborLoader(ds, [2], BUYS, **options)
+        uses = loader.count_uses(batches=1)
+    begun = iter(loader)  # where torch draws its own seed on the default device
+    with torch.device("meta"):
+        batches = list(begun)
+    assert all_listed(batches) == expected and uses["user"].device.type == "cpu"
+
+
 def test_negatives_of_another_kind_are_refused(tmp_path: Path) -> None:
     class Nearby(NegativeSampling):
         pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from capabilities import requires
 from confined import PythonResult, make_cold
 from small_graphs import compress, write_graph
+from typed_graphs import write_typed
 
 MIB = 1 << 20
 NODES, WIDTH = 3 << 20, 128  # 1.5 GiB of features
@@ -78,6 +80,84 @@ def test_an_epoch_over_larger_features_keeps_to_its_projection(
     assert result.peaks.anon_shmem_bytes <= projected <= allowed <= limit
     # Once the first epoch has filled its buffers nothing grows any more.
     assert anon[-1] <= anon[0] + 8 * MIB
+
+
+TYPED = """
+import json, sys
+import torch
+from overspill.graph.dataset import open_dataset
+from overspill.pyg import LinkNeighborLoader, NeighborLoader
+
+if __name__ == "__main__":
+    ds = open_dataset(sys.argv[1])
+    options = json.loads(sys.argv[2])
+    links = options.pop("links", False)
+    options |= {"batch_size": 400, "shuffle": True, "memory_limit": int(sys.argv[3]), "seed": 1}
+    seeds = torch.arange(0, ds.node_record("user").count, 229)
+    if links:
+        ends = (("user", "buys", "item"), torch.stack([seeds, seeds // 2]))
+        loader = LinkNeighborLoader(ds, [8, 4], ends, neg_sampling="binary", **options)
+    else:
+        loader = NeighborLoader(ds, [8, 4], ("user", seeds), **options)
+    nodes = 0
+    for batch in loader:
+        for type in ds.node_types:
+            assert torch.equal(batch[type].x[:, 0], batch[type].n_id.to(torch.float32))
+            nodes += batch[type].num_nodes
+        for key in ds.edge_types:
+            if "w" in batch[key]:
+                assert torch.equal(batch[key].w[:, 0], batch[key].e_id)
+    print(loader.plan.projected_bytes, loader.plan.allowed_bytes, nodes)
+"""
+
+
+@pytest.fixture(scope="module")
+def typed_graph(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = tmp_path_factory.mktemp("typed")
+    rng = np.random.default_rng(0)
+    counts = {"user": 1 << 20, "item": 1 << 19}
+    nodes = {}
+    for type, count in counts.items():
+        x = np.zeros((count, 96), np.float32)
+        x[:, 0] = np.arange(count)
+        nodes[type] = (count, {"x": x})
+    edges = {}
+    for key in (("user", "buys", "item"), ("item", "liked_by", "user")):
+        targets = np.sort(rng.integers(0, counts[key[2]], 4 << 20))
+        sources = rng.integers(0, counts[key[0]], targets.size)
+        w = np.zeros((targets.size, 4), np.int64)
+        w[:, 0] = np.arange(targets.size)
+        edges[key] = (sources, targets, {"w": w})
+    write_typed(path, nodes, edges)
+    del nodes, edges
+    yield path
+    for file in path.iterdir():
+        file.unlink()
+
+
+@pytest.mark.memory
+@requires("memory_cgroup")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_workers": 2, "hot_rows": "64MiB"},
+        {"num_workers": 1, "disjoint": True, "lookahead": 3},
+        {"prefetch_batches": 3, "subgraph_type": "bidirectional", "links": True},
+        {"prefetch_batches": 2, "subgraph_type": "induced", "lookahead": 4},
+    ],
+    ids=["hot", "trees", "links", "induced"],
+)
+def test_batches_of_types_keep_to_their_projection(
+    run_python: Callable[..., PythonResult], typed_graph: Path, options: dict[str, object]
+) -> None:
+    limit = 1000 * MIB
+    make_cold(*typed_graph.iterdir())
+    result = run_python(
+        TYPED, limit_bytes=limit, arguments=[typed_graph, json.dumps(options), limit]
+    ).check()
+    projected, allowed, nodes = (int(word) for word in result.stdout.split())
+    assert result.kills == 0 and nodes > 50_000
+    assert result.peaks.anon_shmem_bytes <= projected <= allowed <= limit
 
 
 @pytest.mark.memory

@@ -149,7 +149,6 @@ def test_a_pack_holds_the_first_epochs_batches(
     again = users(ds, pack=str(tmp_path / "pack"))
     assert all_listed(again) == expected
     assert again.stats().rows > 0
-    close_pack(loader), close_pack(again)
 
 
 @pytest.mark.parametrize("mode", [None, "binary", "triplet"])
@@ -160,7 +159,6 @@ def test_links_are_packed_with_their_labels(tmp_path: Path, mode: str | None) ->
     expected = all_listed(LinkNeighborLoader(ds, [3], **options))
     loader = LinkNeighborLoader(ds, [3], pack=tmp_path / "pack", **options)
     assert all_listed(loader) == all_listed(loader) == expected
-    close_pack(loader)
 
 
 def test_trees_and_times_are_packed(tmp_path: Path, ds: Dataset) -> None:
@@ -168,13 +166,11 @@ def test_trees_and_times_are_packed(tmp_path: Path, ds: Dataset) -> None:
     expected = all_listed(NeighborLoader(ds, [3], "user", **options))
     loader = NeighborLoader(ds, [3], "user", pack=tmp_path / "pack", **options)
     assert all_listed(loader) == expected
-    close_pack(loader)
 
 
 def test_a_pack_of_other_batches_is_refused(tmp_path: Path, ds: Dataset) -> None:
     loader = users(ds, pack=tmp_path / "pack")
     next(iter(loader))
-    close_pack(loader)
     for other in (
         NeighborLoader(ds, [3, 3], "user", pack=tmp_path / "pack", **OPTIONS),
         NeighborLoader(ds, [3, 2], ("user", [1, 2]), pack=tmp_path / "pack", **OPTIONS),
@@ -188,6 +184,17 @@ def test_a_pack_of_other_batches_is_refused(tmp_path: Path, ds: Dataset) -> None
         users(ds, pack=tmp_path / "pack", subgraph_type="bidirectional")
 
 
+def test_a_pack_is_closed_with_the_last_that_reads_it(tmp_path: Path, ds: Dataset) -> None:
+    batches = iter(users(ds, pack=tmp_path / "pack"))  # which outlives its loader
+    next(batches)
+    gc.collect()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    assert len(list(batches)) == 8
+    del batches
+    gc.collect()
+    assert len(list(Path("/proc/self/fd").iterdir())) < before
+
+
 def test_a_pack_that_was_cut_is_an_error(tmp_path: Path, ds: Dataset) -> None:
     loader = users(ds, pack=tmp_path / "pack")
     batches = iter(loader)
@@ -197,7 +204,6 @@ def test_a_pack_that_was_cut_is_an_error(tmp_path: Path, ds: Dataset) -> None:
             file.truncate(4096)
     with pytest.raises(StaleFileError):
         list(batches)
-    close_pack(loader)
 
 
 def test_what_was_done_is_counted(ds: Dataset) -> None:
@@ -213,8 +219,3 @@ def test_what_was_done_is_counted(ds: Dataset) -> None:
     assert stats.bytes_asked > 4 * rows and stats.rows_per_s > 0
     assert 0 < stats.waited_s <= stats.elapsed_s
     stop_workers(loader)
-
-
-def close_pack(loader: Any) -> None:
-    loader.dataset.recipe.pack.close()
-    gc.collect()

@@ -112,7 +112,8 @@ class BatchMaker(MapDataset[Any]):
         with self._turn:
             if self._bench is None:
                 self._bench = _Bench(self.recipe)
-            batch = self._bench.make(request)
+            with torch.device("cpu"):  # whatever the caller's default is, in PyG's code too
+                batch = self._bench.make(request)
         transform = self.recipe.transform
         return batch if transform is None else transform(batch)
 

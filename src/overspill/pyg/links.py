@@ -207,7 +207,7 @@ _ROWS = ("sources", "targets")
 
 
 def _values(labels: Any) -> npt.NDArray[Any]:
-    held = labels.detach().cpu() if isinstance(labels, torch.Tensor) else torch.as_tensor(labels)
+    held = torch.as_tensor(labels, device="cpu").detach()
     if held.dtype == torch.bfloat16:
         raise InputError("edge_label is bfloat16", remedy="pass labels.float()")
     return held.numpy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -142,20 +143,18 @@ class SampledLoader(DataLoader[Any]):
         """
         recipe = self._maker.recipe
         uses: dict[Owner, torch.Tensor] = {
-            type: torch.zeros(recipe.dataset.node_record(type).count, dtype=torch.int32)
+            type: _zeros(recipe.dataset.node_record(type).count)
             for type in recipe.dataset.node_types
         }
         for type in {key[0] for key in recipe.keys} - uses.keys():
-            uses[type] = torch.zeros(
-                recipe.dataset.edge_record(type).count,  # type: ignore[arg-type] # no node type
-                dtype=torch.int32,
-            )
+            count = recipe.dataset.edge_record(type).count  # type: ignore[arg-type] # no node type
+            uses[type] = _zeros(count)
         for index, out in enumerate(self._sampled(self._epoch)):
             if batches is not None and index >= batches:
                 break
             for owner, held in uses.items():
                 ids = rows_of(out, owner)
-                held.index_add_(0, ids, torch.ones(ids.numel(), dtype=torch.int32))
+                held.index_add_(0, ids, _zeros(ids.numel()) + 1)
         return uses
 
     def __call__(self, index: torch.Tensor | list[int]) -> Any:
@@ -171,6 +170,8 @@ class SampledLoader(DataLoader[Any]):
         if self._pack is not None and self._maker.recipe.pack is None:
             pack = self._pack.opened_or_made(self._sampled(0))
             self._maker.recipe = replace(self._maker.recipe, pack=pack)
+            # The maker and not this: an iterator may outlive its loader.
+            weakref.finalize(self._maker, pack.close)
         inner: Iterator[Any] = super().__iter__()
         ahead = 0 if self.num_workers else self.plan.prefetch_factor
         if ahead:
@@ -198,7 +199,9 @@ class SampledLoader(DataLoader[Any]):
         recipe = self._maker.recipe
         sampling = GraphSampling(recipe.dataset, recipe.spec, recipe.limit)
         for request in self._batches.requests(epoch):
-            yield recipe.sample(request, sampling, plain_tensor)
+            with torch.device("cpu"):
+                out = recipe.sample(request, sampling, plain_tensor)
+            yield out
 
 
 def _demand(
@@ -239,6 +242,8 @@ def _hot_rows(recipe: BatchRecipe, wanted: Any, *, shared: bool) -> HotRows | No
         return wanted
     keys = [key for key in recipe.keys if isinstance(key[0], str)]
     budget = size_bytes("hot_rows", wanted)
+    if not keys:
+        return None
     return HotRows.chosen_by_degree(recipe.dataset, keys, budget, shared=shared)
 
 
@@ -315,6 +320,10 @@ def _start_method(context: Any) -> str:
     if context is None or isinstance(context, str):
         return context or str(multiprocessing.get_start_method())
     return str(context.get_start_method())
+
+
+def _zeros(count: int) -> torch.Tensor:
+    return torch.zeros(count, dtype=torch.int32, device="cpu")
 
 
 def _drawn_seed() -> int:

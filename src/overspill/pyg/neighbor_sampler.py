@@ -104,8 +104,8 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc] # PyG has no types
         """
         base = _base_seed()
         key = stream_key(base, _NODES, _name(index.input_id, index.node))
-        out = node_sample(self._typed(index), partial(self._sample, key=key))
-        return self._finished(out)
+        with torch.device("cpu"):
+            return self._finished(node_sample(self._typed(index), partial(self._sample, key=key)))
 
     def sample_from_edges(
         self,
@@ -127,8 +127,9 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc] # PyG has no types
         edge_type = index.input_type or self._sampling.dataset.edge_types[0]
         task = LinkTask(edge_type, self._keyed(edge_type, neg_sampling), self._time_attr)
         sample = partial(self._sample, key=stream_key(base, _LINKS, name))
-        out = task.sample_links(index, self._sampling, sample, stream_key(base, _NEGATIVES, name))
-        return self._finished(out)
+        drawn = stream_key(base, _NEGATIVES, name)
+        with torch.device("cpu"):
+            return self._finished(task.sample_links(index, self._sampling, sample, drawn))
 
     @property
     def edge_permutation(self) -> None:

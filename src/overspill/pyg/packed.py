@@ -153,7 +153,7 @@ def _parts(dataset: Dataset, out: Output) -> dict[str, torch.Tensor]:
             _FOUND_EDGES: out.num_sampled_edges or {},
         }
     parts = {
-        _part(kind, type): torch.as_tensor(value)
+        _part(kind, type): torch.as_tensor(value, device="cpu")
         for kind, held in named.items()
         for type, value in held.items()
         if value is not None
@@ -163,7 +163,7 @@ def _parts(dataset: Dataset, out: Output) -> dict[str, torch.Tensor]:
 
 def _told(out: Output) -> dict[str, torch.Tensor]:
     """The metadata: how many parts, and each that is there; of two rows with its links in front."""
-    told = {_TOLD: torch.tensor([len(out.metadata)])}
+    told = {_TOLD: torch.tensor([len(out.metadata)], device="cpu")}
     for place, held in enumerate(out.metadata):
         if held is not None:
             pair = held.ndim == 2 and place == 1

@@ -90,20 +90,8 @@ def demand_of(
         lookahead: Batches that are read together.
         processes: `LoaderDemand`'s workers, spawned, prefetch_factor, pinned and packs.
     """
-    dataset, spec = recipe.dataset, recipe.spec
-    graph, seeds = graph_size(dataset), recipe.task.seeds(inputs)
-    bound = bound_neighborhood(
-        seeds,
-        spec.num_neighbors,
-        graph=graph,
-        replace=spec.replace,
-        distinct=distinct or recipe.task.merges_seeds,
-        trees=spec.in_trees,
-    )
-    if spec.induced:
-        copies = sum(seeds.values()) if spec.in_trees else 1
-        every = {key: count * copies for key, count in graph.edges.items()}
-        bound = GraphSize(bound.nodes, {key: max(every[key], bound.edges[key]) for key in every})
+    spec, seeds = recipe.spec, recipe.task.seeds(inputs)
+    bound = _bound(recipe, seeds, distinct=distinct or recipe.task.merges_seeds)
     sizes = _row_bytes(recipe)
     demand = LoaderDemand(
         **processes,
@@ -112,7 +100,7 @@ def demand_of(
         seeds=sum(seeds.values()),
         node_rows=tuple(RowsOfType(n, sizes.get(key, 0)) for key, n in bound.nodes.items()),
         edge_rows=tuple(RowsOfType(n, sizes.get(key, 0)) for key, n in bound.edges.items()),
-        id_bytes=4 if max(graph.nodes.values(), default=0) <= np.iinfo(np.int32).max else 8,
+        id_bytes=_id_bytes(recipe.dataset),
         seed_bytes=recipe.task.seed_bytes,
         trees=spec.in_trees,
         ranked=spec.induced or spec.weight is not None or spec.time is not None,
@@ -127,6 +115,28 @@ def demand_of(
         read_together_bytes=wide.row_bytes * lookahead,
         read_floor_bytes=sum(_floors(recipe).values()),
     )
+
+
+def _bound(recipe: BatchRecipe, seeds: Mapping[str, int], *, distinct: bool) -> GraphSize:
+    spec, graph = recipe.spec, graph_size(recipe.dataset)
+    bound = bound_neighborhood(
+        seeds,
+        spec.num_neighbors,
+        graph=graph,
+        replace=spec.replace,
+        distinct=distinct,
+        trees=spec.in_trees,
+    )
+    if not spec.induced:
+        return bound
+    copies = sum(seeds.values()) if spec.in_trees else 1
+    most = {key: max(count * copies, bound.edges[key]) for key, count in graph.edges.items()}
+    return GraphSize(bound.nodes, most)
+
+
+def _id_bytes(dataset: Dataset) -> int:
+    most = max(dataset.node_record(type).count for type in dataset.node_types)
+    return 4 if most <= np.iinfo(np.int32).max else 8
 
 
 def plan_within(

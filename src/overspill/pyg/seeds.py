@@ -167,7 +167,7 @@ def _ids(nodes: torch.Tensor | Iterable[int], count: int) -> _Ids:
     held = nodes if isinstance(nodes, torch.Tensor | np.ndarray) else list(nodes)
     if not _is_mask(held):
         return whole_ids(held)
-    mask = np.asarray(held)
+    mask = np.asarray(held.cpu() if isinstance(held, torch.Tensor) else held)
     if mask.shape != (count,):
         raise InputError(
             f"the mask of input nodes has shape {mask.shape} for {count} nodes",

@@ -133,8 +133,8 @@ def _ids(index: Any, count: int) -> torch.Tensor | None:
     if index is None or (isinstance(index, slice) and index == slice(None)):
         return None
     if isinstance(index, slice):
-        return torch.arange(*index.indices(count))
+        return torch.arange(*index.indices(count), device="cpu")
     if isinstance(index, int):
-        return torch.tensor([index])
-    held = torch.as_tensor(index)
+        return torch.tensor([index], device="cpu")
+    held = torch.as_tensor(index, device="cpu")
     return held.nonzero().view(-1) if held.dtype == torch.bool else held
