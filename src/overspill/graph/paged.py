@@ -10,8 +10,8 @@ present page costs ten times the copy, hence what is known of them (`PresenceMap
 
 Safety: a page that is not known to be present is never touched but read by `SafeReader`, where a
 disk's error or a cut file is an exception. What is left: a page that goes between the look at it
-and the copy, two seconds at most, ends the process by SIGBUS if the file was cut under it, or if
-the disk then refuses it.
+and the copy, two seconds or little more, ends the process by SIGBUS if the file was cut under it,
+or if the disk then refuses it; `check_unchanged` before each batch narrows the first.
 
 Limits: the order of a block of 2**20 items is held in memory, 32 MiB; larger requests go by blocks.
 """

@@ -1,13 +1,14 @@
 """Which pages of a mapped file are in memory, known well enough to touch them without asking.
 
-Bottleneck: mincore(2), 2 to 3 ms a GiB of file looked at whole, and about a microsecond a page
-looked at alone, no less than asking for a page that is there. So the file is looked at whole, and
-a bit a page kept for a moment, but only once that costs less than what was spent, since the last
-look, on pages that were there and not known to be; where most pages are absent it never pays.
+Bottleneck: mincore(2), which takes 2 ms a GiB of absent pages looked at whole, 16 to 24 ms a GiB of
+present ones, and about 1.5 us a page looked at alone, no less than asking for a page that is there.
+So the file is looked at whole, and a bit a page kept for a moment, but only once that costs less
+than what was spent, since the last look, on pages that were there and not known to be; where most
+pages are absent it never pays.
 
-Limits: a page may go after it was looked at. What is known is dropped after two seconds (fifty
-times what a look costs, for the largest files), and once so much was read that other pages may have
-had to go. 32 KiB of memory a GiB of file.
+Limits: a page may go after it was looked at. What is known is dropped after two seconds (twenty
+times what a look costs, for files of which more than some GiB are present), and once so much was
+read that other pages may have had to go. 32 KiB of memory a GiB of file.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from overspill.linux.pages import PAGE_BYTES, resident_pages
 
 MOST_PROBES = 64
 _PAGES_A_LOOK = 1 << 20
-_PAGE_LOOK_S = 10e-9
+_PAGE_LOOK_S = 50e-9  # until the first look tells
 # What an item costs more than a copy when it is asked for and was there.
 _ITEM_WASTE_S = 1e-6
 _LEAST_SHARE = 0.5
 _MOST_AGE_S = 2.0
-_LOOKS_AN_AGE = 50
+_LOOKS_AN_AGE = 20
 # Of the pages known to be present, as many may be read before they are looked at again.
 _READ_SHARE = 1 / 64
 _Bits = npt.NDArray[np.uint8]
@@ -115,7 +116,7 @@ class PresenceMap:
         return self._wasted_s >= self._look_s
 
     def look(self) -> _Bits:
-        """Look at all pages; known from now on. 2 to 3 ms a GiB of file, and 1 MiB of memory."""
+        """Look at all pages; known from now on. 2 to 24 ms a GiB of file, and 2 MiB of memory."""
         start = time.monotonic()
         bits = np.zeros(-(-self._pages // 8), dtype=np.uint8)
         present = 0
