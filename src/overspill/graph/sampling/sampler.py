@@ -122,6 +122,7 @@ class NeighborSampler:
             FormatError: The topology is damaged: an entry lies outside the graph.
             NoRoomError: It grew larger than `limit`.
         """
+        key = np.uint64(key)  # a plain number would be signed to the kernels
         # Here and not only where a loader is made: a list of seeds may be written to meanwhile.
         given = seeds_by_type(seeds, self._counts, self._alone)
         self._start(given, seed_times)
