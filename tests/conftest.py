@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import multiprocessing
 import multiprocessing.resource_tracker
 import multiprocessing.util
 import os
@@ -75,6 +76,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def _standing_children() -> None:
     # Otherwise the first test that spawns would seem to leave it behind.
     multiprocessing.resource_tracker.ensure_running()
+    # As where a script imports torch: its forkserver has imported the script.
+    multiprocessing.set_forkserver_preload(["torch"])
 
 
 @pytest.fixture(autouse=True)

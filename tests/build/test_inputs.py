@@ -136,7 +136,16 @@ def test_the_as_graph_as_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
 ) -> None:
     monkeypatch.setattr(snap_edges, "_BLOCK_BYTES", block_bytes)
-    built = build_here(tmp_path / "out", edges=DATA / "as20graph.txt")
+    # As many times larger than TINY as the graph is than the others here: as much is at work.
+    plan = replace(
+        TINY,
+        chunk_edges=700,
+        block_bytes=6400,
+        bucket_bytes=200 << 10,
+        run_ids=800,
+        copy_bytes=6400,
+    )
+    built = build_here(tmp_path / "out", plan=plan, edges=DATA / "as20graph.txt")
     raw = np.loadtxt(DATA / "as20graph.txt", dtype=np.int64)
     ids, dense = np.unique(raw, return_inverse=True)
     assert len(raw) == 26467 and len(ids) == 6474

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +26,10 @@ def command(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[st
     return done
 
 
-def build_cora(out: Path) -> None:
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Cora, built once by the command."""
+    out = tmp_path_factory.mktemp("built") / "cora"
     command(
         "build",
         *("--edges", FILES / "edges.csv"),
@@ -32,37 +37,42 @@ def build_cora(out: Path) -> None:
         *("--node-features", f"y={FILES / 'labels.npy'}"),
         *("--memory-limit", "1GiB", "--out", out),
     )
+    yield out
+    shutil.rmtree(out)
 
 
-def test_build_info_verify(tmp_path: Path) -> None:
-    build_cora(tmp_path / "cora")
-    told = command("info", tmp_path / "cora").stdout
+@pytest.fixture
+def cora(built: Path, tmp_path: Path) -> Path:
+    """A copy of it to do harm to."""
+    return Path(shutil.copytree(built, tmp_path / "cora"))
+
+
+def test_build_info_verify(cora: Path) -> None:
+    told = command("info", cora).stdout
     assert "2,708 nodes" in told
     assert "5,429 edges" in told
     assert "float16" in told and "2,708 x 1,433" in told
-    assert "files as recorded" in command("verify", tmp_path / "cora").stdout
+    assert "files as recorded" in command("verify", cora).stdout
 
 
-def test_a_changed_byte_fails_verify(tmp_path: Path) -> None:
-    build_cora(tmp_path / "cora")
-    path = overspill.open_dataset(tmp_path / "cora").manifest.node_types["node"].arrays["y"].path
-    with (tmp_path / "cora" / path).open("r+b") as file:
+def test_a_changed_byte_fails_verify(cora: Path) -> None:
+    path = overspill.open_dataset(cora).manifest.node_types["node"].arrays["y"].path
+    with (cora / path).open("r+b") as file:
         file.seek(-1, 2)
         last = file.read(1)
         file.seek(-1, 2)
         file.write(bytes([last[0] ^ 1]))
-    told = command("verify", tmp_path / "cora", code=1).stderr
+    told = command("verify", cora, code=1).stderr
     assert path in told and "content changed" in told
     assert "Traceback" not in told
 
 
-def test_every_damaged_file_is_listed(tmp_path: Path) -> None:
-    build_cora(tmp_path / "cora")
-    files = overspill.open_dataset(tmp_path / "cora").manifest.node_types["node"].arrays
-    (tmp_path / "cora" / files["y"].path).unlink()
-    (tmp_path / "cora" / files["x"].path).write_bytes(b"short")
+def test_every_damaged_file_is_listed(cora: Path) -> None:
+    files = overspill.open_dataset(cora).manifest.node_types["node"].arrays
+    (cora / files["y"].path).unlink()
+    (cora / files["x"].path).write_bytes(b"short")
     for verb in ("verify", "info"):
-        done = command(verb, tmp_path / "cora", code=1)
+        done = command(verb, cora, code=1)
         assert files["x"].path in done.stderr and files["y"].path in done.stderr
         assert "Traceback" not in done.stderr
     assert done.stdout.count("damaged") == 2 and "5,429 edges" in done.stdout

@@ -64,14 +64,15 @@ def require(directory, record, count):
 
 with building(place) as directory:
     move(counts[0], directory, "first")  # compiles the kernels, which takes memory for good
-    peaks = []
-    for count in counts:
+    peaks = {count: [] for count in counts}
+    # A short move may be over before its peak has been sampled: the highest of three.
+    for number, count in enumerate([counts[0]] * 3 + [counts[1]]):
         before = process_memory().anon_bytes
         with PeakSampler(interval_s=0.002) as sampler:
-            record = move(count, directory, count)
-        peaks.append(sampler.peaks.anon_bytes - before)
+            record = move(count, directory, number)
+        peaks[count].append(sampler.peaks.anon_bytes - before)
         require(directory, record, count)
-print(json.dumps(peaks))
+print(json.dumps([max(found) for found in peaks.values()]))
 """
 
 

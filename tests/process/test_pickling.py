@@ -165,10 +165,11 @@ def test_every_dtype_crosses(dtype: torch.dtype, spill_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("shape", [(0,), (0, 100), (3, 0)])
-def test_zero_sizes_cross(method: str, shape: tuple[int, ...], spill_dir: Path) -> None:
-    kind, told, _maps = exchange(method, [torch.empty(shape, dtype=torch.int16)])
-    assert (kind, told[0]["shape"], told[0]["dtype"]) == ("got", shape, "torch.int16")
+def test_zero_sizes_cross(method: str, spill_dir: Path) -> None:
+    shapes = [(0,), (0, 100), (3, 0)]
+    kind, told, _maps = exchange(method, [torch.empty(one, dtype=torch.int16) for one in shapes])
+    assert kind == "got" and [one["shape"] for one in told] == shapes
+    assert {one["dtype"] for one in told} == {"torch.int16"}
 
 
 @pytest.mark.parametrize("method", METHODS)
