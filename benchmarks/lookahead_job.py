@@ -91,9 +91,10 @@ def packed(dataset: Dataset, path: Path, seconds: float) -> dict[str, Any]:
 def gathered(dataset: Dataset, _path: Path, seconds: float, hot: bool = False) -> dict[str, Any]:
     """Gather one batch after the other."""
     reader, out = _reader(dataset, hot), _out(dataset)
+    batches = list(trace(_rows(dataset), BATCHES))
 
     def read() -> Iterator[int]:
-        for ids in trace(_rows(dataset), BATCHES):
+        for ids in batches:
             reader.gather(KEY, ids, out=out[: ids.size])
             yield ids.size
 
@@ -106,8 +107,9 @@ def ahead(dataset: Dataset, _path: Path, seconds: float, hot: bool = False) -> d
     buffer = ReadingBuffer(reader, KEY, BUFFER_BYTES)
     SharedReading(reader, KEY, [np.arange(9)], buffer=buffer).copy(0, out[:9])
 
+    batches = list(trace(_rows(dataset), BATCHES))
+
     def read() -> Iterator[int]:
-        batches = list(trace(_rows(dataset), BATCHES))
         for first in range(0, BATCHES, LOOKAHEAD):
             lists = batches[first : first + LOOKAHEAD]
             reading = SharedReading(reader, KEY, lists, buffer=buffer)

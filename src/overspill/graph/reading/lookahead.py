@@ -5,8 +5,10 @@ take fewer and longer reads than one after the other: on a power law, a half or 
 distinct ids of as many batches as fit are found by a hash table and sorted; their rows are read in
 file order into a buffer (see `ordered`); each batch is copied from there when it is asked for.
 
-It does not pay where the rows lie in the page cache: they are copied from there at once, which the
-reading finds out by looking at some of them. Nor where batches share few rows on few pages.
+Measured on a trace of Zipf popularity in a group of 1 GiB, 20 batches of 50,000 rows of 512 B: 2.3
+times the rate of random pages, 2.3 times that of one batch after the other. It does not pay where
+the file fits the page cache, which a scan does not fill (0.7 times); of rows that lie there already
+nothing is read, which is found out by a look at some of them. Nor where few rows are shared.
 
 Limits: the buffer is all the memory there is. Batches whose distinct rows exceed it are read in
 several groups, and a batch that exceeds it alone is gathered alone, so that nothing is shared.
