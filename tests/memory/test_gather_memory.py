@@ -13,7 +13,7 @@ from capabilities import requires
 from confined import make_cold
 from small_graphs import write_array
 
-LIMIT_BYTES = 224 << 20
+LIMIT_BYTES = 320 << 20
 FILE_BYTES = 512 << 20
 
 

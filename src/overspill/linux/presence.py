@@ -13,7 +13,6 @@ read that other pages may have had to go. 32 KiB of memory a GiB of file.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import time
@@ -88,8 +87,8 @@ class PresenceMap:
         if not self._shown:
             return present
         # One buffer for all, for `resident_pages` would take four times as long a span.
-        found = (ctypes.c_ubyte * (nbytes // PAGE_BYTES + 2))()
-        pages = np.frombuffer(found, dtype=np.uint8)
+        found = np.zeros(nbytes // PAGE_BYTES + 2, dtype=np.uint8)
+        buffer = found.ctypes.data
         begins = starts + self._mapping.address
         firsts = begins // PAGE_BYTES * PAGE_BYTES
         lengths = begins + nbytes - firsts
@@ -97,10 +96,10 @@ class PresenceMap:
         each = zip(firsts.tolist(), lengths.tolist(), counts.tolist(), strict=True)
         for i, (first, length, count) in enumerate(each):
             try:
-                libc.call("mincore", first, length, found)
+                libc.call("mincore", first, length, buffer)
             except OSError as error:
                 raise _refused(error, self._mapping) from error
-            present[i] = found[0] & 1 and (count == 1 or bool((pages[:count] & 1).all()))
+            present[i] = found[0] & 1 and (count == 1 or (found[:count] & 1).all())
         return present
 
     def is_worth_a_look(self, share: float, items: int) -> bool:
