@@ -17,20 +17,21 @@ def _count(counters: LoaderCounters, place: int) -> None:
     counts.add_batch()
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_processes_count_in_slots_of_their_own(method: Any) -> None:
+@pytest.mark.parametrize(("method", "places"), [("fork", (1, 2)), ("spawn", (2,))])
+def test_processes_count_in_slots_of_their_own(method: Any, places: tuple[int, ...]) -> None:
     counters = LoaderCounters(3)
     context = torch.multiprocessing.get_context(method)
-    children = [context.Process(target=_count, args=(counters, place)) for place in (1, 2)]
+    children = [context.Process(target=_count, args=(counters, place)) for place in places]
     for child in children:
         child.start()
     for child in children:
         child.join()
         assert child.exitcode == 0
-    _count(counters, 1)  # as a worker of the next epoch does: it goes on counting
-    stats = counters.totals()
-    assert (stats.rows, stats.bytes_asked, stats.batches) == (40, 300, 3)
-    assert counters.slot(2).stats().rows == 20
+    _count(counters, 2)  # as a worker of the next epoch does: it goes on counting
+    stats, made = counters.totals(), len(places) + 1
+    assert (stats.rows, stats.batches) == (10 * sum(places) + 20, made)
+    assert stats.bytes_asked == 100 * made
+    assert counters.slot(2).stats().rows == 40
     assert counters.slot(0).stats() == LoaderStats()
 
 
