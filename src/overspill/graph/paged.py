@@ -148,7 +148,14 @@ class PagedArray:
                 remedy="open the dataset again; build it again if its files are damaged",
             )
 
-    def take(self, ids: _Ids, out: npt.NDArray[Any], *, places: _Ids | None = None) -> None:
+    def take(
+        self,
+        ids: _Ids,
+        out: npt.NDArray[Any],
+        *,
+        places: _Ids | None = None,
+        threads: int | None = None,
+    ) -> None:
         """Copy items. The ids must be within the array, the places within `out`.
 
         Costs the copy, and 8 bytes of memory an item of a block, when the pages are cached;
@@ -160,6 +167,7 @@ class PagedArray:
             out: Contiguous, rows of `span_bytes` bytes: one an item, or more with `places`.
             places: int64 (items,), contiguous: the row of `out` that each item goes to; None: in
                 order.
+            threads: How many copy at a time, at most, what is present; None: as the array was made.
 
         Raises:
             StaleFileError: The file was cut, replaced or removed.
@@ -167,13 +175,13 @@ class PagedArray:
         """
         if ids.size == 0 or self.span_bytes == 0:
             return
-        rows = self._as_rows(out)
+        rows, most = self._as_rows(out), self.threads if threads is None else threads
         for start in range(0, ids.size, BLOCK_ITEMS):
             stop = min(start + BLOCK_ITEMS, ids.size)
             if places is None:
-                self._take_block(ids[start:stop], _NONE, rows[start:stop])
+                self._take_block(ids[start:stop], _NONE, rows[start:stop], most)
             else:
-                self._take_block(ids[start:stop], places[start:stop], rows)
+                self._take_block(ids[start:stop], places[start:stop], rows, most)
         self.counts.rows += ids.size
         self.counts.bytes_copied += ids.size * self.span_bytes
 
@@ -210,9 +218,9 @@ class PagedArray:
         word = next(word for word in _WORDS if sizes % np.dtype(word).itemsize == 0)
         return out.reshape(-1).view(word).reshape(-1, self.span_bytes // np.dtype(word).itemsize)
 
-    def _take_block(self, ids: _Ids, places: _Ids, rows: _Rows) -> None:
+    def _take_block(self, ids: _Ids, places: _Ids, rows: _Rows, threads: int) -> None:
         known = self._presence.known()
-        left = None if known is None else self._copy(known, ids, places, rows)
+        left = None if known is None else self._copy(known, ids, places, rows, threads)
         if left is not None and not left.size:
             return
         if left is not None:
@@ -221,15 +229,17 @@ class PagedArray:
             places = np.arange(ids.size)
         present = self._seen(ids)
         if present.size == ids.size:
-            self._copy(_ALL_PRESENT, ids[present], places[present], rows)
+            self._copy(_ALL_PRESENT, ids[present], places[present], rows, threads)
             ids, places = ids[~present], places[~present]
         elif self._presence.is_worth_a_look(float(present.mean()), ids.size):
-            left = self._copy(self._presence.look(), ids, places, rows)
+            left = self._copy(self._presence.look(), ids, places, rows, threads)
             ids, places = ids[left], places[left]
         if ids.size:
             self._fetch(ids, places, rows)
 
-    def _copy(self, known: npt.NDArray[np.uint8], ids: _Ids, places: _Ids, rows: _Rows) -> _Ids:
+    def _copy(
+        self, known: npt.NDArray[np.uint8], ids: _Ids, places: _Ids, rows: _Rows, threads: int
+    ) -> _Ids:
         """Copy the items whose pages are known to be present; the positions of the others."""
         words = self._payload.view(rows.dtype)
         missed = np.empty(ids.size, dtype=np.int64)
@@ -242,7 +252,7 @@ class PagedArray:
             return out[: copy_present(words, wanted, self._layout, known, target, out)] + start
 
         work = ids.size * (self.span_bytes + _LINE_BYTES)
-        shares = max(1, min(self.threads, work // SHARE_BYTES))
+        shares = max(1, min(threads, work // SHARE_BYTES))
         cuts = [ids.size * share // shares for share in range(shares + 1)]
         if shares == 1:
             return copy(0, ids.size)

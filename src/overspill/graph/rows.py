@@ -26,6 +26,8 @@ def gather_rows(
 ) -> torch.Tensor:
     """Copy rows, asking for absent pages before they are touched.
 
+    What is present is copied by as many threads as torch uses: one in a DataLoader's worker.
+
     Args:
         array: The random reader of the array, its rows as items.
         record: What the manifest says of it.
@@ -43,7 +45,7 @@ def gather_rows(
         out = torch.empty(shape, dtype=dtype, device="cpu")
     _require_fit(out, shape, dtype)
     array.check_unchanged()
-    array.take(ids, _bytes_of(out))
+    array.take(ids, _bytes_of(out), threads=torch.get_num_threads())
     # A cut within a page leaves zeros in it, and no error.
     array.check_unchanged()
     return out

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from overspill.errors import InputError, StaleFileError
+from overspill.graph.paged import PagedArray
 from overspill.graph.reading.counters import SlotCounts
 from overspill.graph.reading.hot_rows import HotRows
 from overspill.graph.reading.row_reader import RowReader
@@ -53,6 +55,25 @@ def test_rows_of_every_type_and_of_edges_by_place(tmp_path: Path) -> None:
     assert weights.equal(dataset.edge_features("w", BUYS)[[1999, 0]])
     stats = counts.stats()
     assert (stats.rows, stats.bytes_asked) == (5, 3 * 12 + 2 * 4)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_as_many_threads_copy_as_torch_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    dataset = write_market(tmp_path / "ds")
+    told: list[int | None] = []
+    take = PagedArray.take
+
+    def recorded(array: PagedArray, *arguments: Any, **options: Any) -> None:
+        told.append(options.get("threads"))
+        take(array, *arguments, **options)
+
+    monkeypatch.setattr(PagedArray, "take", recorded)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    RowReader(dataset).gather(("item", "x"), [5], out=torch.empty((1, 3)))
+    dataset.gather("x", [5], "item")
+    assert told == [threads, threads]
 
 
 @pytest.mark.parametrize(

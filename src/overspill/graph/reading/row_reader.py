@@ -90,8 +90,9 @@ class RowReader:
     ) -> None:
         """Copy rows into a tensor, in the order asked for.
 
-        Costs a copy of each row; what is neither hot nor in the page cache is read, each page once,
-        in file order. Beside `PagedArray.take`'s memory, 16 bytes an id where there are hot rows.
+        Costs a copy of each row, by as many threads as torch uses where it is in the page cache;
+        what is neither there nor hot is read, each page once, in file order. Beside
+        `PagedArray.take`'s memory, 16 bytes an id where there are hot rows.
 
         Args:
             key: ("node type", "array") or (("source", "relation", "target"), "array").
@@ -110,7 +111,7 @@ class RowReader:
         array.check_unchanged()
         self.count_rows(key, wanted.size)
         rest, places = self.copy_hot(key, wanted, filled)
-        array.take(rest, filled, places=places)
+        array.take(rest, filled, places=places, threads=torch.get_num_threads())
         # A cut within a page leaves zeros in it, and no error.
         array.check_unchanged()
 

@@ -1,0 +1,178 @@
+"""Training with features eight times the memory limit, beside the same with all in memory.
+
+The demo's GraphSAGE, two hops, an epoch of Zipf's popularity and one of uniform. Ours is a process
+in a memory group, its caches cold; the peer has the same sampler and loader, features in shared
+memory, the topology cached and no limit. What uniform access must read is bounded by the device.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks import fio
+from benchmarks.command import main
+from benchmarks.harness import Case, Contender, Figures, SpeedTarget
+from benchmarks.place import place_for
+from benchmarks.training_job import BATCH_SIZE
+from overspill.build import describe_build, run_build
+from overspill.build.sending.outgoing import Outgoing
+from overspill.cli.demo.generate import CLASSES, DIMENSIONS
+from overspill.linux.cache import drop_cache
+from overspill.linux.confine import MemoryGroup
+
+DEFAULT_BYTES = 6 << 30
+LIMIT_SHARE = 8
+ROW_BYTES = DIMENSIONS * 2
+OURS, IN_MEMORY = "overspill, features 8 times the limit", "the same sampler, all in memory"
+HOT = f"{OURS}, hot rows"
+BOUND = "the larger of in memory and fio's reads"
+_EDGES_A_NODE = 5
+_BATCHES = {"Zipf": 100, "uniform": 40}
+_CHUNK = 1 << 18
+_ODD = 2_654_435_761  # and prime: spreads ranks over the ids
+_Ids = npt.NDArray[np.int64]
+
+
+@contextmanager
+def opened(directory: Path, nbytes: int | None = None) -> Iterator[list[Case]]:
+    """Both epochs.
+
+    Args:
+        directory: On the disk to measure.
+        nbytes: Size of the features, 6 GiB by default; an eighth of it is the limit.
+
+    Yields:
+        The cases.
+    """
+    nodes = max(1 << 16, (nbytes or DEFAULT_BYTES) // ROW_BYTES)
+    size = nodes * ROW_BYTES
+    with place_for(directory, 2 * size + nodes * _EDGES_A_NODE * 24 * 2) as place:
+        cases = [_case(place, kind, nodes, size // LIMIT_SHARE) for kind in _BATCHES]
+        if fio.is_installed():
+            fio.settled_rate(next((place / "Zipf").rglob("x.safetensors")))
+        yield cases
+
+
+def _case(place: Path, kind: str, nodes: int, limit_bytes: int) -> Case:
+    dataset, seeds = place / kind, place / f"{kind}.npy"
+    random = np.random.default_rng(7)
+    np.save(seeds, _drawn(kind, random, nodes, _BATCHES[kind] * BATCH_SIZE))
+    _build(place, kind, nodes)
+    run = partial(_job, dataset, seeds, _BATCHES[kind])
+    contenders = [
+        _epoch(HOT, partial(run, "hot", limit_bytes)),
+        _epoch(OURS, partial(run, "disk", limit_bytes)),
+    ]
+    if kind == "Zipf":
+        contenders.append(_epoch(IN_MEMORY, partial(run, "memory", None)))
+        target = SpeedTarget(of=HOT, against=IN_MEMORY, at_least=1 / 1.3)
+    else:
+        contenders.append(
+            _bound(partial(run, "memory", None), partial(run, "pages", None), dataset)
+        )
+        target = SpeedTarget(of=OURS, against=BOUND, at_least=1 / 1.2)
+    return Case(
+        name=f"training, {kind} access, {nodes:,} nodes, limit {limit_bytes >> 20} MiB",
+        contenders=contenders,
+        baseline=contenders[0].name,
+        targets=[target],
+    )
+
+
+def _epoch(name: str, run: Any) -> Contender:
+    return Contender(
+        name=name, act=lambda _: run(), timed=lambda found: found["seconds"], after=_told
+    )
+
+
+def _bound(in_memory: Any, pages: Any, dataset: Path) -> Contender:
+    distinct = pages()
+
+    def act(_given: object) -> dict[str, Any]:
+        found: dict[str, Any] = in_memory()
+        rate = fio.random_read_rate(next(dataset.rglob("x.safetensors")))
+        device = distinct / rate
+        return found | {"seconds": max(found["seconds"], device), "device seconds": device}
+
+    return Contender(
+        name=BOUND,
+        act=act,
+        timed=lambda found: found["seconds"],
+        after=_told,
+        note=f"{distinct:,} distinct pages",
+    )
+
+
+def _told(found: dict[str, Any] | None) -> Figures:
+    return {} if found is None else {"rows a second": found["rows"] / found["seconds"]}
+
+
+def _job(dataset: Path, seeds: Path, batches: int, way: str, limit_bytes: int | None) -> Any:
+    argv = [sys.executable, "-m", "benchmarks.training_job", way, str(dataset), str(seeds)]
+    argv.append(str(batches))
+    with ExitStack() as stack:
+        if limit_bytes is not None:
+            group = MemoryGroup.create(limit_bytes, name_hint="overspill-benchmark")
+            argv = stack.enter_context(group).command(argv)
+        done = subprocess.run(
+            argv,
+            cwd=Path(__file__).resolve().parents[1],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+    return json.loads(done.stdout)
+
+
+def _build(place: Path, kind: str, nodes: int) -> None:
+    """Build the dataset from what is made as it is asked for."""
+    streams = Outgoing()
+    spec = describe_build(
+        place / kind,
+        edges=_edges(kind, nodes),
+        num_nodes=nodes,
+        node_features={"x": _features(nodes), "y": np.arange(nodes) % CLASSES},
+        memory_limit="1GiB",
+        streams=streams,
+    )
+    run_build(spec, streams=streams)
+    for file in (place / kind).rglob("*.safetensors"):
+        drop_cache(file)
+
+
+def _edges(kind: str, nodes: int) -> Iterator[_Ids]:
+    random = np.random.default_rng(1)
+    for _ in range(0, nodes * _EDGES_A_NODE, _CHUNK):
+        sources = _drawn(kind, random, nodes, _CHUNK)
+        yield np.stack([sources, random.integers(0, nodes, _CHUNK)])
+
+
+def _features(nodes: int) -> Iterator[npt.NDArray[np.float16]]:
+    random = np.random.default_rng(2)
+    rows = random.standard_normal((_CHUNK // 16, DIMENSIONS), np.float32).astype(np.float16)
+    for start in range(0, nodes, len(rows)):
+        yield rows[: nodes - start]
+
+
+def _drawn(kind: str, random: np.random.Generator, nodes: int, count: int) -> _Ids:
+    """Node ids: uniform, or with a popularity that falls with the rank (Zipf, exponent 1)."""
+    if kind == "uniform":
+        return random.integers(0, nodes, count)
+    ranks = np.exp(random.random(count) * np.log(nodes)).astype(np.int64) - 1
+    ids: _Ids = ranks * _ODD % nodes
+    return ids
+
+
+if __name__ == "__main__":
+    sys.exit(main([opened]))
