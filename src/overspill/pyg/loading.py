@@ -24,7 +24,7 @@ from overspill.graph.reading.lookahead import warm_lookahead
 from overspill.graph.sampling.spec import SampleLimit
 from overspill.graph.sampling.warm import warm_sampling
 from overspill.graph.streams import stream_key
-from overspill.graph.warm import warm_kernels
+from overspill.graph.warm import warm_reading
 from overspill.placement.loader import LoaderDemand, LoaderPlan, LoaderRoom
 from overspill.pyg.ahead import BatchesAhead
 from overspill.pyg.arguments import (
@@ -310,7 +310,7 @@ def _name(function: Any) -> str:
 
 def _warm(recipe: BatchRecipe, lookahead: int) -> None:
     dataset = recipe.dataset
-    warm_kernels(dataset.edge_record(dataset.edge_types[0]).layouts["csc"]["indices"].dtype)
+    warm_reading()
     warm_sampling(dataset, recipe.spec)
     if lookahead > 1:
         warm_lookahead(dataset, recipe.keys)

@@ -14,11 +14,11 @@ import numpy as np
 from overspill.graph.dataset import open_dataset
 from overspill.graph.sampling import SamplingSpec, candidates, fan_outs_for
 from overspill.graph.sampling.warm import warm_sampling
-from overspill.graph.warm import warm_kernels
+from overspill.graph.warm import warm_reading
 from overspill.kernels import jit
 
 dataset = open_dataset(sys.argv[1])
-warm_kernels("int32")
+warm_reading()
 # From one that needs little to those that need more.
 for options in (
     {},
