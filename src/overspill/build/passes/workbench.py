@@ -70,14 +70,11 @@ class Workbench:
     def __init__(self, plan: BuildPlan) -> None:
         self.plan = plan
         self.memories: SimpleQueue[npt.NDArray[np.uint8]] = SimpleQueue()
-        for _ in range(plan.buckets):
-            memory = aligned_bytes(plan.bucket_bytes)
-            # Touched whole: a build that does not get what was planned ends now and not in hours,
-            # and its peak is the same whatever buckets hold.
-            memory.fill(0)
-            self.memories.put(memory)
         self._running: set[Future[Rows]] = set()
         self._end = ExitStack()
+        # The first bucket is read while the memory of the others is touched.
+        memories = [aligned_bytes(plan.bucket_bytes) for _ in range(plan.buckets)]
+        self._pool(1, "overspill-buckets").submit(self._touch, memories)
         self._readers = self._pool(READERS, "overspill-read")
         # One more than compute at a time: it waits for its reads.
         self._sorters = self._pool(plan.threads + 1, "overspill-sort")
@@ -115,6 +112,13 @@ class Workbench:
     def settle(self) -> None:
         """Wait until nothing is being read or sorted."""
         wait(self._running)
+
+    def _touch(self, memories: list[npt.NDArray[np.uint8]]) -> None:
+        for memory in memories:
+            # Touched whole: a build that does not get what was planned ends now and not in hours,
+            # and its peak is the same whatever buckets hold.
+            memory.fill(0)
+            self.memories.put(memory)
 
     def _pool(self, threads: int, name: str) -> ThreadPoolExecutor:
         return self._end.enter_context(ThreadPoolExecutor(threads, thread_name_prefix=name))
