@@ -85,3 +85,13 @@ def test_collecting_stops_where_there_is_no_room() -> None:
     assert collect_ids(table, np.array([1, 2, 1, 3, 3]), distinct, 0) == 3
     assert collect_ids(table, np.array([3, 2, 1]), distinct, 3) == 3
     assert collect_ids(table, np.array([1, 4]), distinct, 3) == -1
+
+
+def test_what_finds_no_room_is_counted() -> None:
+    table, rows = np.full((3, 2), -1), np.zeros((1, 1), np.uint8)
+    enter_ids(table, np.array([7]))
+    guard = np.full(8, 99)  # what lies behind lists without room
+    rest = guard[:0], guard[4:5]
+    wanted = np.array([1, 7, 2]), np.empty(0, np.int64)
+    assert copy_held((table, rows), wanted, np.ones((3, 1), np.uint8), rest) == 2
+    assert (guard == 99).all()

@@ -21,6 +21,7 @@ from overspill.graph.raw_ids import RawIds
 from overspill.graph.rows import gather_rows
 from overspill.graph.rows import row_bytes as row_bytes
 from overspill.graph.sampling.sampler import NeighborSampler, SampleLimit, open_sampler
+from overspill.graph.sampling.spec import EdgeType as EdgeType
 from overspill.graph.sampling.spec import FanOuts, SamplingSpec, spec_for
 from overspill.graph.text_ids import TextIds
 from overspill.graph.topology import Topology as Topology
@@ -31,7 +32,6 @@ from overspill.storage.records import FileRecord
 from overspill.tensors.dtypes import torch_dtype
 from overspill.tensors.mapping import wrap_mapping
 
-EdgeType = tuple[str, str, str]
 _Record = TypeVar("_Record")
 _Key = TypeVar("_Key")
 

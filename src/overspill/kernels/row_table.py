@@ -87,7 +87,8 @@ def copy_held(
         wanted: Ids, int64 (ids,), none negative, and the row of `out` that each goes to, int64
             (ids,), or (0,) for their order.
         out: (rows, span) words, filled where the row is held.
-        rest: Filled: the ids whose rows are not held, and their places; room for all of them.
+        rest: Filled: the ids whose rows are not held, and their places; what they have no room for
+            is counted only.
 
     Returns:
         How many are not held.
@@ -108,8 +109,9 @@ def copy_held(
         for k in range(size):
             place = start + k if places.size == 0 else places[start + k]
             if found[k] < 0:
-                rest[0][missing] = ids[start + k]
-                rest[1][missing] = place
+                if missing < rest[0].size:
+                    rest[0][missing] = ids[start + k]
+                    rest[1][missing] = place
                 missing += 1
             else:
                 source, target = rows[found[k]], out[place]

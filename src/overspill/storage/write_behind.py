@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from overspill.linux.blocks import finish_writeback, start_writeback, write_all
 
-# 1 MiB a write and 8 MiB a window: measured fastest for pwrite with sync_file_range (facts.md).
+# 1 MiB a write and 8 MiB a window: measured fastest for pwrite with sync_file_range.
 _PIECE_BYTES = 1 << 20
 _WINDOW_BYTES = 8 << 20
 

@@ -17,7 +17,7 @@ import torch
 from overspill.tensors.layouts import bytes_of
 from overspill.tensors.tiles import copy_in_tiles, is_crossed
 
-# write(2) of about 1 MiB ran fastest into reserved files (facts.md).
+# write(2) of about 1 MiB ran fastest into reserved files, as measured.
 CHUNK_BYTES = 1 << 20
 CROSSED_CHUNKS = 4
 _SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

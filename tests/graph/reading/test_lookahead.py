@@ -220,3 +220,21 @@ def test_no_more_memory_than_planned(
     assert found.kills == 0
     # Beside the buffer: the ids of six batches, and the pages and pieces on their way.
     assert planned / 2 < grown <= planned + (6 * 20_000 * 8) + (40 << 20)
+
+
+@pytest.mark.parametrize("changed", [2999, -7, 1 << 40])
+@pytest.mark.parametrize("read_first", [False, True])
+def test_ids_that_change_meanwhile_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: int, read_first: bool
+) -> None:
+    monkeypatch.setattr(lookahead, "_is_cached", lambda _array, _ids: False)
+    reader = RowReader(wide(tmp_path / "ds"))
+    lists = [np.arange(500), np.arange(500)]
+    reading = SharedReading(reader, X, lists, buffer=ReadingBuffer(reader, X, budget_for(500)))
+    out = torch.empty((500, 64), dtype=torch.uint8)
+    if read_first:
+        reading.copy(0, out)
+    lists[1][7:300] = changed
+    if read_first or changed != 2999:  # else it is a row as good as another
+        with pytest.raises(InputError, match="changed after"):
+            reading.copy(1, out)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -228,3 +229,21 @@ def test_a_sampler_lets_go_of_its_files_at_once(tmp_path: Path) -> None:
         assert held() is None
     finally:
         gc.enable()
+
+
+def test_a_large_fan_out_leaves_no_large_table_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random_graph(tmp_path, num_edges=80_000)
+    sizes, pick = [], sampler.pick_edges
+
+    def recorded(*arguments: Any) -> None:
+        sizes.append(arguments[4].size)
+        pick(*arguments)
+
+    monkeypatch.setattr(sampler, "pick_edges", recorded)
+    held = open_dataset(tmp_path).sampler([100, 40, 3])
+    held.sample(np.arange(3), key=KEY)
+    held.sample(np.arange(3), key=KEY)
+    # Every destination clears all of the table that it is given.
+    assert sizes == [256, 128, 0] * 2

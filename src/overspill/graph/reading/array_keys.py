@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from overspill.errors import InputError
-from overspill.graph.dataset import Dataset
+from overspill.graph.dataset import Dataset, EdgeType
 from overspill.storage.records import FileRecord
 
-EdgeType = tuple[str, str, str]
 Owner = str | EdgeType  # the node or edge type whose nodes or edges number the rows
 ArrayKey = tuple[Owner, str]
 

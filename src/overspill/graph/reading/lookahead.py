@@ -115,7 +115,7 @@ class SharedReading:
     Args:
         reader: What to read through; its hot rows are left out of what is read.
         key: The array.
-        lists: The ids of each batch: int64 (ids,).
+        lists: The ids of each batch: int64 (ids,). They are not copied: leave them as they are.
         buffer: Where the rows lie meanwhile.
 
     Raises:
@@ -142,7 +142,7 @@ class SharedReading:
             out: As for `RowReader.gather`.
 
         Raises:
-            InputError: There is no such batch, or `out` does not fit.
+            InputError: There is no such batch, `out` does not fit, or the ids were changed.
             StaleFileError: The file was cut, replaced or removed since it was opened.
             MappingError: The disk refused to read.
         """
@@ -158,7 +158,9 @@ class SharedReading:
         rows, _, slots = self._buffer.memory()
         none = np.empty(0, np.int64)
         table = slots[: slot_count(self._rows)]
-        copy_rows((table, rows), (ids, none if places is None else places), filled, (none, none))
+        wanted = ids, none if places is None else places
+        if copy_rows((table, rows), wanted, filled, (none, none)):
+            raise self._changed()
 
     def _read_from(self, i: int) -> bool:
         """Read the rows of as many batches as fit; False where it is better gathered alone."""
@@ -176,6 +178,8 @@ class SharedReading:
         held = distinct[:found]
         held.sort()
         array = self._reader.array(self._key)
+        if found and not 0 <= held[0] <= held[-1] < self._reader.record(self._key).shape[0]:
+            raise self._changed()
         array.check_unchanged()
         self._cached = _is_cached(array, held)
         if self._cached:
@@ -185,6 +189,12 @@ class SharedReading:
         array.check_unchanged()  # a cut within a page leaves zeros in it, and no error
         self._first, self._end, self._rows = i, end, found
         return True
+
+    def _changed(self) -> InputError:
+        return InputError(
+            f"ids of rows of {self._key} changed after they were given to be read together",
+            remedy="leave the lists as they are until their batches were copied",
+        )
 
 
 def _is_cached(array: PagedArray, ids: Ids) -> bool:

@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from overspill.errors import StaleFileError
+from overspill.errors import MappingError, StaleFileError
 from overspill.storage.arrays import read_array_info
 from overspill.storage.open_files import close_file
 from overspill.storage.records import FileRecord
 
 _PIECE_BYTES = 4 << 20
+# The most that the kernel holds in one folio of read-ahead, on any file system here.
+_FOLIO_BYTES = 1 << 20
 _REMEDY = "leave the directory alone while it is read; remove it to have it packed again"
 
 
@@ -44,20 +46,34 @@ class PackFile:
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_SEQUENTIAL)
 
     def read(self, offset: int, out: npt.NDArray[np.uint8]) -> None:
-        """Fill memory from a place of the payload (StaleFileError: cut, or not readable)."""
+        """Fill memory from a place of the payload.
+
+        What was read leaves the page cache; what lies around it is left to who reads there.
+
+        Raises:
+            StaleFileError: The file was cut.
+            MappingError: The disk refused to read.
+        """
         start = self._start + offset
+        # The kernel drops whole folios only, and one may have begun in the part before.
+        first = max(0, start - _FOLIO_BYTES)
         done = 0
         while done < out.size:
             piece = out[done : done + _PIECE_BYTES]
             try:
                 count = os.preadv(self._fd, [piece.data], start + done)
             except OSError as error:
-                raise self._stale(f"it cannot be read: {error.strerror}", error) from error
+                raise MappingError(
+                    f"the disk refused to read: {error.strerror}",
+                    path=str(self._path),
+                    errno=error.errno,
+                    remedy="check the disk's health (dmesg), then remove the pack's directory, so "
+                    "that the batches are packed again",
+                ) from error
             if count == 0:
                 raise self._stale("it was cut")
             done += count
-            # From the start: the kernel drops whole folios only, and one may lie across two parts.
-            os.posix_fadvise(self._fd, 0, start + done, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(self._fd, first, start + done - first, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """Close the descriptor."""

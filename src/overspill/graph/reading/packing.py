@@ -74,6 +74,7 @@ class Pack:
         Raises:
             InputError: No such batch or part, or an `out` that does not fit.
             StaleFileError: The file is gone or was cut.
+            MappingError: The disk refused to read.
         """
         self._read(self._part(name), self._span(i, name), out)
 
@@ -88,6 +89,7 @@ class Pack:
         Raises:
             InputError: No such batch or array, or an `out` that does not fit.
             StaleFileError: The file is gone or was cut.
+            MappingError: The disk refused to read.
         """
         if key not in self._recipe.arrays:
             held = ", ".join(map(str, self._recipe.arrays))
@@ -143,7 +145,10 @@ class Pack:
             )
         file = self._files.get(record.path)
         if file is None:
-            file = self._files[record.path] = PackFile(self.path / record.path, record)
+            opened = PackFile(self.path / record.path, record)
+            file = self._files.setdefault(record.path, opened)
+            if file is not opened:  # another thread was faster
+                opened.close()
         memory: npt.NDArray[np.uint8] = bytes_of(out).numpy()
         row = memory.size // max(1, shape[0])
         file.read(span[0] * row, memory)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-import overspill.graph.sampling.candidates as reading
+from overspill.graph.sampling import candidates
 from overspill.graph.sampling.candidates import Candidates
 from overspill.graph.sampling.hops import HopEdges
 from overspill.graph.sampling.in_edges import InEdges
@@ -74,14 +74,14 @@ def _parts(frontier: Frontier) -> Iterator[Frontier]:
     first = 0
     extents = frontier.extents
     while first < len(extents):
-        end = cut_group(extents, first, 0, False, reading.MOST_EDGES)
+        end = cut_group(extents, first, 0, False, candidates.MOST_EDGES)
         group = frontier.part(first, end)
         start, stop = group.extents[0].tolist()
-        if end > first + 1 or stop - start <= reading.MOST_EDGES:
+        if end > first + 1 or stop - start <= candidates.MOST_EDGES:
             yield group
         else:
-            for low in range(start, stop, reading.MOST_EDGES):
-                piece = np.array([[low, min(low + reading.MOST_EDGES, stop)]], np.int64)
+            for low in range(start, stop, candidates.MOST_EDGES):
+                piece = np.array([[low, min(low + candidates.MOST_EDGES, stop)]], np.int64)
                 yield Frontier(
                     extents=piece, first_local=group.first_local, limits=group.limits, key=group.key
                 )

@@ -49,7 +49,7 @@ from overspill.kernels.sample import SCANNED_PICKS, count_picks, pick_edges
 _Ids = npt.NDArray[np.int64]
 # Values relabelled at a time: the table grows to what they find, not to what they might.
 _CHUNK = 1 << 16
-_NO_SEEDS = _NO_TIMES = np.empty(0, np.int64)
+_NO_SEEDS = _NO_TIMES = _NO_TABLE = np.empty(0, np.int64)
 
 
 class NeighborSampler:
@@ -88,7 +88,7 @@ class NeighborSampler:
         self._induced = {key: _hop_edges(spec, int(spec.induced)) for key in spec.num_neighbors}
         self._extents, self._limits = Buffer(np.int64), Buffer(np.int64)
         self._values = Buffer(np.uint8)
-        self._scratch = np.empty(1, dtype=np.int64)
+        self._scratch = Buffer(np.int64)
         self._held = Candidates()
         self._admission = Admission(limit)
         self._ranked = RankedPicker(self._held, self._admission.admit_edges)
@@ -209,10 +209,10 @@ class NeighborSampler:
         """Scratch for subsets of many picks; none where no destination has so many edges."""
         if rule.fan_out > SCANNED_PICKS and not rule.replace:
             drawn = bool((extents[:, 1] - extents[:, 0] > rule.fan_out).any())
-            if drawn and self._scratch.size < 2 * rule.fan_out:
-                slots = 1 << (2 * rule.fan_out - 1).bit_length()
-                self._scratch = np.empty(slots, dtype=np.int64)
-        return self._scratch
+            if drawn:
+                # Each destination clears all that it is given.
+                return self._scratch.array(1 << (2 * rule.fan_out - 1).bit_length())
+        return _NO_TABLE
 
     def _find_sources(self, edges: InEdges, found: HopEdges) -> None:
         values = self._values.typed(found.count, edges.sources.dtype)

@@ -12,8 +12,9 @@ import numpy as np
 from overspill.errors import InputError
 from overspill.storage.manifest import Manifest
 from overspill.storage.records import FileRecord
+from overspill.storage.type_records import EdgeName
 
-EdgeType = tuple[str, str, str]
+EdgeType = EdgeName
 TemporalStrategy = Literal["uniform", "last"]
 FanOuts = Sequence[int] | Mapping[EdgeType, Sequence[int]]
 # What float64 holds in order, and int64 without loss.
@@ -47,7 +48,9 @@ class SamplingSpec:
         disjoint: Make each occurrence of a seed a tree of its own, which shares no node with the
             others.
         weight: Edge array of weights: an edge is drawn in proportion to its own. Edge types without
-            it are sampled uniformly.
+            it are sampled uniformly. A fan-out of -1, or of a row's edges or more, takes all of a
+            row, those of weight 0 too, and does not look at its weights: bad ones are noticed where
+            a choice is made.
         time: Node array or edge array of integer times: only edges to nodes, or edges, not after
             the seed's time are followed. Types without it are not held to it. Implies `disjoint`.
         temporal_strategy: "uniform", or "last" for the most recent; of equal times the later place.
