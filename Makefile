@@ -10,8 +10,12 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP)  ## set everything up and run the main job
 	$(BIN)/overspill demo
 
+# Each worker takes up to 3 GiB of memory. Tests of a file share what it sets up, so a worker keeps
+# its half in order, and hands on of the rest only once another has nothing left to do. Bytecode is
+# kept, for the hundreds of interpreters that tests start.
+TEST_WORKERS ?= 2
 test: $(STAMP)  ## set everything up and run the tests
-	$(BIN)/python -m pytest
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist worksteal
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check src tests benchmarks

@@ -172,8 +172,9 @@ def test_from_files_at_two_sizes_and_numbers_of_threads(
     run_python: Callable[..., PythonResult], tmp_path: Path
 ) -> None:
     peaks = []
+    written = {count: write_graph(tmp_path, count) for count in (300_000, 900_000)}
     for count, threads in ((300_000, 1), (900_000, 1), (900_000, 8)):
-        paths = write_graph(tmp_path, count)
+        paths = written[count]
         options = from_files(paths)
         peaks.append(peak_of(run_python, paths, tmp_path / "out", options, threads=threads))
     assert peaks[1] <= 1.1 * peaks[0] and peaks[0] <= 1.1 * peaks[1]
