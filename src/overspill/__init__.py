@@ -53,6 +53,7 @@ _HOMES = {
     "PartitionBook": "graph",
     "Partitioned": "graph",
     "RangePartitionBook": "graph",
+    "SamplingSpec": "graph",
     "TensorPartitionBook": "graph",
     "build_csr": "graph",
     "build_dataset": "graph",

@@ -12,6 +12,7 @@ from overspill.placement.loader import (
     SPAWNED_WORKER_BYTES,
     LoaderDemand,
     LoaderRoom,
+    ReadingCost,
     RowsOfType,
     plan_loader,
 )
@@ -25,6 +26,7 @@ DEMAND = LoaderDemand(
     nodes=100_000,
     edges=150_000,
     seeds=512,
+    reading=ReadingCost(block_items=1 << 20, item_bytes=48, id_bytes=0, fixed_bytes=12 << 20),
     node_rows=(RowsOfType(100_000, 512),),
 )
 ROOM = LoaderRoom(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +112,50 @@ def test_a_batch_whose_making_forks_does_not_wait_for_itself() -> None:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) + request
 
     assert list(BatchesAhead(iter(range(3)), make, 2)) == [7, 8, 9]
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_an_error_of_the_sampler_comes_at_its_batchs_turn(count: int) -> None:
+    def requests() -> Iterator[int]:
+        yield from range(3)
+        raise KeyError("the sampler's own")
+
+    batches = BatchesAhead(requests(), lambda request: request * 10, count)
+    assert [next(batches) for _ in range(3)] == [0, 10, 20]
+    with pytest.raises(KeyError, match="the sampler's own"):
+        next(batches)
+    assert makers() == []
+    with pytest.raises(StopIteration):
+        next(batches)
+
+
+def test_makers_and_others_that_fork_at_one_moment_do_not_wait_for_each_other() -> None:
+    forking = threading.Barrier(3, timeout=30)
+
+    def forked(inside: Callable[[], bool] = lambda: True) -> int:
+        child = os.fork()
+        if child == 0:
+            os._exit(7 if inside() else 1)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def make(request: int) -> int:
+        if request == 1:
+            forking.wait()
+            # Whose batches a child may go on with: it has neither of the two threads.
+            return forked(lambda: list(both[0]) == list(both[1]) == [1, 2, 3])
+        return request
+
+    both = [BatchesAhead(iter(range(4)), make_in_parent(make), 2) for _ in range(2)]
+    assert [next(batches) for batches in both] == [0, 0]
+    forking.wait()
+    assert forked() == 7
+    assert [list(batches) for batches in both] == [[7, 2, 3]] * 2
+
+
+def make_in_parent(make: Callable[[int], int]) -> Callable[[int], int]:
+    """In children a batch is its request."""
+    parent = os.getpid()
+    return lambda request: make(request) if os.getpid() == parent else request
 
 
 @pytest.mark.parametrize("count", [1, 3])

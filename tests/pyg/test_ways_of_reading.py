@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from loaded_batches import BUYS, all_listed, club, market, stop_workers
+from loaded_batches import BUYS, all_listed, club, listed, market, stop_workers
 from overspill.errors import InputError, StaleFileError
 from overspill.graph.dataset import Dataset, open_dataset
 from overspill.graph.reading.hot_rows import HotRows
@@ -18,6 +19,10 @@ from overspill.pyg import LinkNeighborLoader, NeighborLoader
 from overspill.pyg import batches as batches_module
 
 OPTIONS: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 3}
+
+
+def unchanged(out: Any) -> Any:
+    return out
 
 
 @pytest.fixture
@@ -176,12 +181,54 @@ def test_a_pack_of_other_batches_is_refused(tmp_path: Path, ds: Dataset) -> None
         NeighborLoader(ds, [3, 2], ("user", [1, 2]), pack=tmp_path / "pack", **OPTIONS),
         NeighborLoader(ds, [3, 2], "user", pack=tmp_path / "pack", **{**OPTIONS, "seed": 4}),
         users(ds, pack=tmp_path / "pack", features=[]),
-        users(ds, pack=tmp_path / "pack", transform_sampler_output=lambda out: out),
+        users(ds, pack=tmp_path / "pack", transform_sampler_output=unchanged),
     ):
         with pytest.raises(InputError, match="made otherwise"):
             next(iter(other))
     with pytest.raises(InputError, match="edges that go both ways between types"):
         users(ds, pack=tmp_path / "pack", subgraph_type="bidirectional")
+
+
+class Dropping:
+    def __call__(self, out: Any) -> Any:
+        return out
+
+    def method(self, out: Any) -> Any:
+        return out
+
+
+@pytest.mark.parametrize(
+    "nameless",
+    [lambda out: out, partial(unchanged), Dropping(), Dropping().method],
+    ids=["lambda", "partial", "object", "method"],
+)
+def test_a_pack_wants_a_function_with_a_name_of_its_own(
+    tmp_path: Path, ds: Dataset, nameless: Any
+) -> None:
+    with pytest.raises(InputError, match=r"recognised by the name.*top level"):
+        users(ds, pack=tmp_path / "pack", transform_sampler_output=nameless)
+    users(ds, transform_sampler_output=nameless)
+    loader = users(ds, pack=tmp_path / "pack", transform_sampler_output=unchanged)
+    assert all_listed(loader) == all_listed(users(ds))
+
+
+def test_batches_made_before_the_first_pass_do_not_keep_the_pack_from_being_read(
+    tmp_path: Path, ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    made = batches_module.unpacked
+    monkeypatch.setattr(
+        batches_module, "unpacked", lambda pack, i, *rest: read.append(i) or made(pack, i, *rest)
+    )
+    loader = users(ds, pack=tmp_path / "pack")
+    alone = listed(loader([0, 1]))
+    assert all_listed(loader) == all_listed(users(ds)) and read == list(range(9))
+    for epoch in (0, 1):  # some inputs are no batch of the pack, whatever the epoch
+        loader.set_epoch(epoch)
+        assert loader([0, 1])["user"].input_id.tolist() == [0, 1]
+    loader.set_epoch(0)
+    assert listed(loader([0, 1])) == alone and read == list(range(9))
+    assert all_listed(loader) == all_listed(users(ds))
 
 
 def test_a_pack_is_closed_with_the_last_that_reads_it(tmp_path: Path, ds: Dataset) -> None:

@@ -13,6 +13,7 @@ from overspill.graph.partition import partition_dataset as partition_dataset
 from overspill.graph.partition_books import PartitionBook as PartitionBook
 from overspill.graph.partition_books import RangePartitionBook as RangePartitionBook
 from overspill.graph.partition_books import TensorPartitionBook as TensorPartitionBook
+from overspill.graph.sampling.spec import SamplingSpec as SamplingSpec
 from overspill.graph.text_ids import TextIds as TextIds
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "PartitionBook",
     "Partitioned",
     "RangePartitionBook",
+    "SamplingSpec",
     "TensorPartitionBook",
     "TextIds",
     "Topology",

@@ -17,8 +17,6 @@ from overspill.units import format_bytes
 # batch, not counting the batch and the sampler's buffers.
 FORKED_WORKER_BYTES = 48 << 20
 SPAWNED_WORKER_BYTES = 320 << 20
-# The order of one block of a cold gather, and the page lists of its windows.
-GATHER_BYTES = 24 << 20
 # What sampling by weight, by time or of induced edges reads of whole rows at a time.
 RANKED_BYTES = 24 << 20
 # The passes of packing, and what they start with.
@@ -48,6 +46,28 @@ class RowsOfType:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReadingCost:
+    """What a process takes to read items at random, beside the items themselves.
+
+    Attributes:
+        block_items: How many items are put in order at a time.
+        item_bytes: Memory of each of these.
+        id_bytes: Memory of each item of a gather, however many there are.
+        fixed_bytes: What it takes in any case.
+    """
+
+    block_items: int
+    item_bytes: int
+    id_bytes: int
+    fixed_bytes: int
+
+    def most_bytes(self, items: int) -> int:
+        """The most that reading so many items at once takes."""
+        block = min(items, self.block_items) * self.item_bytes
+        return block + items * self.id_bytes + self.fixed_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoaderDemand:
     """What a loader is asked to do.
 
@@ -60,6 +80,7 @@ class LoaderDemand:
         nodes: The most nodes of a batch, of all types together.
         edges: The most edges of a batch, of all types together.
         seeds: Seeds of a batch, negatives included.
+        reading: What reading nodes or edges at random takes, a process.
         node_rows: What is gathered for nodes, by type.
         edge_rows: What is gathered for edges, by type.
         id_bytes: Bytes of a node id in the sampler's table: 4 or 8.
@@ -81,6 +102,7 @@ class LoaderDemand:
     nodes: int
     edges: int
     seeds: int
+    reading: ReadingCost
     node_rows: tuple[RowsOfType, ...]
     edge_rows: tuple[RowsOfType, ...] = ()
     id_bytes: int = 4
@@ -117,7 +139,9 @@ class LoaderDemand:
         node = _NODE_BYTES[8 if self.trees else self.id_bytes] + _TREE_BYTES * self.trees
         edge = _EDGE_BYTES * (2 if self.ranked else 1)
         edge += _BOTH_WAYS_BYTES if self.both_ways else 0
-        fixed = GATHER_BYTES + (RANKED_BYTES if self.ranked else 0)
+        # Nodes are gathered, the edges of a hop are read: one after the other.
+        fixed = self.reading.most_bytes(max(self.nodes, self.edges))
+        fixed += RANKED_BYTES if self.ranked else 0
         return self.edges * edge + self.nodes * node + self.seeds * self.seed_bytes + fixed
 
     @property

@@ -1,5 +1,6 @@
 """PyTorch Geometric: its loaders, sampler and stores over an Overspill dataset."""
 
+from overspill.graph.reading.hot_rows import HotRows as HotRows
 from overspill.pyg.link_neighbor_loader import LinkNeighborLoader as LinkNeighborLoader
 from overspill.pyg.neighbor_loader import NeighborLoader as NeighborLoader
 from overspill.pyg.neighbor_sampler import NeighborSampler as NeighborSampler
@@ -9,6 +10,7 @@ from overspill.pyg.stores import DatasetGraphStore as DatasetGraphStore
 __all__ = [
     "DatasetFeatureStore",
     "DatasetGraphStore",
+    "HotRows",
     "LinkNeighborLoader",
     "NeighborLoader",
     "NeighborSampler",

@@ -6,7 +6,8 @@ and reads release the GIL.
 
 A thread that is alive when the process forks would leave its locks taken in the child: before a
 fork the threads finish the batch they are at and end; the next batch that is asked for starts a new
-one, in the parent and in the child alike.
+one, in the parent and in the child alike. Where such a thread itself forks, by a transform, it
+waits for none, since others may wait for it: the child forgets the threads that it does not have.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from weakref import WeakSet
 class BatchesAhead:
     """An iterator over the batches of requests, made ahead in a thread.
 
-    An error of a batch is raised where that batch is asked for. `close`, the last batch, an error
-    and the iterator's own end all end the thread. One consumer at a time.
+    An error of a batch, or of drawing its request, is raised where that batch is asked for.
+    `close`, the last batch, an error and the iterator's own end all end the thread. One consumer at
+    a time.
 
     Args:
         requests: What to make, in order.
@@ -79,6 +81,13 @@ class BatchesAhead:
         """Let it start again."""
         self._lock.release()
 
+    def forget_thread(self) -> None:
+        """Have no thread any more: in a child, which it did not come to. Batches are made again."""
+        self._lock, self._thread = threading.RLock(), None
+        for entry in self._waiting:
+            if not entry.future.done():
+                entry.future = _not_begun()
+
     def __del__(self) -> None:
         if getattr(self, "_thread", None) is not None:
             self._end_thread()
@@ -88,6 +97,10 @@ class BatchesAhead:
             try:
                 request = next(self._requests)
             except StopIteration:
+                break
+            except Exception as error:  # noqa: BLE001 - the caller's own, raised at its batch's turn
+                self._waiting.append(_Entry(None, failed=error))
+                self._requests = iter(())
                 break
             self._waiting.append(_Entry(request))
         for entry in self._waiting:
@@ -106,10 +119,18 @@ class BatchesAhead:
 class _Entry:
     """A request, and its batch to come: cancelled as long as no thread has been given it."""
 
-    def __init__(self, request: Any) -> None:
+    def __init__(self, request: Any, *, failed: Exception | None = None) -> None:
         self.request = request
-        self.future: Future[Any] = Future()
-        self.future.cancel()
+        self.future: Future[Any] = _not_begun()
+        if failed is not None:
+            self.future = Future()
+            self.future.set_exception(failed)
+
+
+def _not_begun() -> Future[Any]:
+    future: Future[Any] = Future()
+    future.cancel()
+    return future
 
 
 class _MakerThread:
@@ -118,35 +139,50 @@ class _MakerThread:
     def __init__(self) -> None:
         self._ids: list[int] = []
         ids = self._ids  # the thread must not keep this object, nor the iterator, alive
-        self.executor = ThreadPoolExecutor(
-            1, "overspill-batches", initializer=lambda: ids.append(threading.get_ident())
-        )
+
+        def begin() -> None:
+            ids.append(threading.get_ident())
+            _HERE.is_maker = True
+
+        self.executor = ThreadPoolExecutor(1, "overspill-batches", initializer=begin)
 
     def is_this(self) -> bool:
         """Whether the caller is that thread: a transform that forks."""
         return threading.get_ident() in self._ids
 
 
-class _Paused(threading.local):
-    """What this thread's fork has paused: two threads may fork at one moment."""
+class _Here(threading.local):
+    """Whether this thread makes batches, and what its fork has paused: two may fork at a time."""
 
     def __init__(self) -> None:
-        self.held: list[BatchesAhead] = []
+        self.paused: list[BatchesAhead] = []
+        self.is_maker = False
 
 
 _OPEN: WeakSet[BatchesAhead] = WeakSet()
-_PAUSED = _Paused()
+_HERE = _Here()
 
 
 def _pause_all() -> None:
-    for batches in list(_OPEN):
+    if _HERE.is_maker:
+        return
+    # In one order, so that two that fork do not wait for each other.
+    for batches in sorted(_OPEN, key=id):
         batches.pause()
-        _PAUSED.held.append(batches)
+        _HERE.paused.append(batches)
 
 
 def _resume_all() -> None:
-    while _PAUSED.held:
-        _PAUSED.held.pop().resume()
+    while _HERE.paused:
+        _HERE.paused.pop().resume()
 
 
-os.register_at_fork(before=_pause_all, after_in_parent=_resume_all, after_in_child=_resume_all)
+def _resume_in_child() -> None:
+    _resume_all()
+    if _HERE.is_maker:
+        for batches in list(_OPEN):
+            batches.forget_thread()
+        _HERE.is_maker = False
+
+
+os.register_at_fork(before=_pause_all, after_in_parent=_resume_all, after_in_child=_resume_in_child)

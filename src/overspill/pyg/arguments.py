@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from torch.utils.data import Sampler
 
 from overspill.errors import InputError
@@ -91,6 +92,25 @@ def require_counts(num_workers: object, prefetch_factor: object) -> None:
             f"prefetch_factor={prefetch_factor!r} is not a number of batches",
             remedy="give 1 or more, or leave it out",
         )
+
+
+def require_number(name: str, batches: object) -> None:
+    """Refuse a number of batches that is none; None is taken (InputError)."""
+    if batches is not None and (type(batches) is not int or batches < 0):
+        raise InputError(
+            f"{name}={batches!r} is not a number of batches", remedy="give 0 or more, or None"
+        )
+
+
+def chosen_seed(seed: object) -> int:
+    """A seed as a whole number of Python's (InputError where it is none)."""
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+        raise InputError(
+            f"seed={seed!r} is not a whole number",
+            value=str(seed),
+            remedy="give a whole number, or leave it out to draw one from torch's generator",
+        )
+    return int(seed)
 
 
 def chosen_prefetch(prefetch_batches: object, prefetch_factor: int | None, workers: int) -> int:

@@ -46,6 +46,7 @@ class Assembly:
 
         Raises:
             StaleFileError: A file of the dataset was cut, replaced or removed.
+            MappingError: The disk refused to read.
             NoRoomError: It does not fit in /dev/shm.
         """
         if isinstance(out, HeteroSamplerOutput):

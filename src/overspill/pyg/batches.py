@@ -6,10 +6,12 @@ and their rows are read once for all; each batch of the group is then put togeth
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch.utils.data import Dataset as MapDataset
@@ -80,18 +82,32 @@ class BatchMaker(MapDataset[Any]):
     """The DataLoader's dataset: a request in, a batch out.
 
     What it reads with is made in the process that first asks, and stays there; threads that ask at
-    the same time take turns, since they share buffers and counts.
+    the same time take turns, since they share buffers and counts. A forked child begins anew.
 
     Args:
         recipe: How batches are made.
         num_inputs: Inputs of an epoch, for ``len(loader.dataset)``.
+
+    Attributes:
+        recipe: How batches are made.
+        beginning: Held while a pass over the loader begins.
     """
 
     def __init__(self, recipe: BatchRecipe, num_inputs: int) -> None:
         self.recipe = recipe
         self._num_inputs = num_inputs
+        self.begin_anew()
+        _MAKERS.add(self)
+
+    def begin_anew(self) -> None:
+        """Let go of what another process made batches with, and of locks that its threads held."""
         self._bench: _Bench | None = None
-        self._turn = threading.Lock()
+        self._turn, self.beginning = threading.Lock(), threading.RLock()
+
+    def read_from(self, pack: Pack) -> None:
+        """Read the batches of every pass from a pack, from now on."""
+        with self._turn:
+            self.recipe, self._bench = replace(self.recipe, pack=pack), None
 
     def __len__(self) -> int:
         return self._num_inputs
@@ -107,6 +123,7 @@ class BatchMaker(MapDataset[Any]):
 
         Raises:
             StaleFileError: A file of the dataset was cut, replaced or removed.
+            MappingError: The disk refused to read.
             NoRoomError: The batch outgrew the plan, or does not fit in /dev/shm.
         """
         with self._turn:
@@ -116,6 +133,18 @@ class BatchMaker(MapDataset[Any]):
                 batch = self._bench.make(request)
         transform = self.recipe.transform
         return batch if transform is None else transform(batch)
+
+
+_MAKERS: WeakSet[BatchMaker] = WeakSet()
+
+
+def _begin_anew_in_child() -> None:
+    # A worker has a slot of its own to count in.
+    for maker in list(_MAKERS):
+        maker.begin_anew()
+
+
+os.register_at_fork(after_in_child=_begin_anew_in_child)
 
 
 class _Bench:
@@ -154,7 +183,7 @@ class _Bench:
         self._group = BatchGroup(request.group, outs, self._reader, self._buffers)
 
     def _sampled(self, request: Request) -> tuple[Output, Fill]:
-        if self._recipe.pack is not None and request.epoch == 0:
+        if self._recipe.pack is not None and request.packed:
             return self._unpacked(self._recipe.pack, request.index)
         if self._group is not None:
             taken = self._group.take(request)

@@ -65,6 +65,7 @@ class LinkNeighborLoader(SampledLoader):
             labels with triplets, negatives that cannot be understood.
         NoRoomError: As for `NeighborLoader`.
         StaleFileError: As for `NeighborLoader`.
+        MappingError: As for `NeighborLoader`.
         SettingsError: As for `NeighborLoader`.
         UnavailableError: This is no Linux.
     """

@@ -40,6 +40,7 @@ class LinkRequest:
         labels: (batch, ...), or None.
         times: int64 (batch,), or None.
         group: Where a worker begins a group of batches: all of them, this one first.
+        packed: Whether it is a batch of the fixed set that a pack holds.
     """
 
     epoch: int
@@ -50,6 +51,7 @@ class LinkRequest:
     labels: npt.NDArray[Any] | None = None
     times: _Ids | None = None
     group: tuple[LinkRequest, ...] = ()
+    packed: bool = False
 
     def arrays(self) -> list[npt.NDArray[Any]]:
         """Everything that the batch is made of."""

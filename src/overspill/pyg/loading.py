@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
+from itertools import islice
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -31,7 +33,9 @@ from overspill.pyg.arguments import (
     chosen_lookahead,
     chosen_order,
     chosen_prefetch,
+    chosen_seed,
     require_counts,
+    require_number,
     take_habits,
 )
 from overspill.pyg.arrays import chosen_arrays
@@ -89,7 +93,7 @@ class SampledLoader(DataLoader[Any]):
         workers = kwargs.pop("num_workers", 0)
         require_counts(workers, own.prefetch_factor)
         self.data = dataset
-        self.seed = _drawn_seed() if own.seed is None else int(own.seed)
+        self.seed = _drawn_seed() if own.seed is None else chosen_seed(own.seed)
         self._epoch = 0
         recipe = _recipe(dataset, task, sampling, own, self.seed)
         self._batches = _batches(inputs, own, self.seed)
@@ -140,7 +144,14 @@ class SampledLoader(DataLoader[Any]):
 
         Returns:
             int32 (rows,), by node type, and by edge type where edge arrays are gathered.
+
+        Raises:
+            InputError: No such number of batches.
+            StaleFileError: A file of the dataset was cut, replaced or removed.
+            MappingError: The disk refused to read.
+            NoRoomError: A batch outgrew the plan.
         """
+        require_number("batches", batches)
         recipe = self._maker.recipe
         uses: dict[Owner, torch.Tensor] = {
             type: _zeros(recipe.dataset.node_record(type).count)
@@ -149,33 +160,35 @@ class SampledLoader(DataLoader[Any]):
         for type in {key[0] for key in recipe.keys} - uses.keys():
             count = recipe.dataset.edge_record(type).count  # type: ignore[arg-type] # no node type
             uses[type] = _zeros(count)
-        for index, out in enumerate(self._sampled(self._epoch)):
-            if batches is not None and index >= batches:
-                break
+        for out in islice(self._sampled(self._epoch), batches):
             for owner, held in uses.items():
                 ids = rows_of(out, owner)
                 held.index_add_(0, ids, _zeros(ids.numel()) + 1)
         return uses
 
     def __call__(self, index: torch.Tensor | list[int]) -> Any:
-        """Make the batch of some inputs by their places, here; the same places, the same batch."""
+        """Make the batch of some inputs by their places, here and of the dataset, not from a pack.
+
+        The same places give the same batch, until the next epoch begins.
+        """
         places = whole_ids(index)
         require_within(places, len(self._batches.inputs), what="inputs")
         name = int(stream_key(places.size, *places.tolist()))
         return self._maker[self._batches.inputs.request(self._epoch, name, places)]
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        self._batches.epoch = self._epoch
-        self._epoch += 1
-        if self._pack is not None and self._maker.recipe.pack is None:
-            pack = self._pack.opened_or_made(self._sampled(0))
-            self._maker.recipe = replace(self._maker.recipe, pack=pack)
-            # The maker and not this: an iterator may outlive its loader.
-            weakref.finalize(self._maker, pack.close)
-        inner: Iterator[Any] = super().__iter__()
-        ahead = 0 if self.num_workers else self.plan.prefetch_factor
-        if ahead:
-            inner = BatchesAhead(iter(self._batches), self._made, ahead)
+        with self._maker.beginning:
+            self._batches.epoch = self._epoch
+            self._epoch += 1
+            if self._pack is not None and self._maker.recipe.pack is None:
+                pack = self._pack.opened_or_made(self._sampled(0))
+                self._maker.read_from(pack)
+                # The maker and not this: an iterator may outlive its loader.
+                weakref.finalize(self._maker, pack.close)
+            inner: Iterator[Any] = super().__iter__()
+            ahead = 0 if self.num_workers else self.plan.prefetch_factor
+            if ahead:
+                inner = BatchesAhead(iter(self._batches), self._made, ahead)
         return TimedBatches(inner, len(self._batches), self._counters.slot(0))
 
     def __repr__(self) -> str:
@@ -304,8 +317,20 @@ def _pack(
 
 
 def _name(function: Any) -> str:
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return f"{named.__module__}.{named.__qualname__}"
+    """The name by which a function is found again: another of that name would be another file's."""
+    module = str(getattr(function, "__module__", ""))
+    name = getattr(function, "__qualname__", "")
+    found = reduce(
+        lambda held, part: getattr(held, part, None), name.split("."), sys.modules.get(module)
+    )
+    if found is not function:
+        raise InputError(
+            f"a pack is recognised by the name of its transform_sampler_output, and {function!r} "
+            "has none of its own",
+            remedy="give a function that a module defines at its top level, instead of a lambda, a "
+            "partial or an object; or leave pack out",
+        )
+    return f"{module}.{name}"
 
 
 def _warm(recipe: BatchRecipe, lookahead: int) -> None:

@@ -45,7 +45,14 @@ class NeighborLoader(SampledLoader):
     that outgrows it, a hub's for example, raises `NoRoomError` in mid-epoch instead of being
     killed. Finite fan-outs are bounded.
 
-    Threads may iterate at the same time; in one process they take turns at each batch.
+    What keeps the device busy is that batches are made at the same time, by workers or the thread,
+    each with its own full queue of reads: reading ahead means making ahead (`prefetch_batches`) or
+    reading several together (`lookahead`). Rows of a batch that is not being made are never asked
+    for, on purpose: they are known only once it is sampled, which is most of what is left to do,
+    and in a small memory group they would drive out pages before they are used.
+
+    Threads may iterate at the same time; in one process they take turns at each batch. The pass of
+    each is an epoch of its own.
 
     Args:
         data: The dataset, with the layout "csc".
@@ -74,14 +81,16 @@ class NeighborLoader(SampledLoader):
             None goes by the setting, the control group and the machine.
         seed: Seed of order and sampling; None draws one from torch's generator.
         hot_rows: Memory for the rows of the nodes of the highest degree ("512MiB"), once for all
-            workers; or rows chosen otherwise (`HotRows`).
+            workers; or rows chosen otherwise (`overspill.pyg.HotRows`), as by `count_uses`.
         lookahead: Batches that a worker samples together, so that their rows are read once, in file
             order. The batches are the same.
         pack: A directory: the batches of epoch 0 are sampled and written there in the first pass,
             rows and all, and every epoch reads them in order. The batches are then the same in
-            every epoch.
+            every epoch. Recognised by what makes the batches, a `transform_sampler_output` by its
+            name: it must be a module's own function, and remove the pack when you change its code.
         prefetch_batches: Batches to make ahead: by a thread without workers (0 by default), else
-            by all workers together (torch's habit by default, 2 each).
+            by all workers together (torch's habit by default, 2 each). Whole batches are made
+            ahead; of those not yet begun no row is asked for. See above.
         transform: Called on each batch where it is made.
         transform_sampler_output: Called on what was sampled, PyG's `SamplerOutput` or
             `HeteroSamplerOutput`, before rows are gathered; ``edge`` are places.
@@ -97,6 +106,7 @@ class NeighborLoader(SampledLoader):
             a partition. From batches: a weight that is none.
         NoRoomError: Not even the smallest prefetch fits; the message says what to change.
         StaleFileError: A file of the dataset changed; raised from workers too.
+        MappingError: The disk refused to read; raised from workers too.
         SettingsError: A size, or a variable of the environment, cannot be understood.
         UnavailableError: This is no Linux.
     """

@@ -73,7 +73,8 @@ class InputBatches(Sampler[Request]):
         self.inputs, self.batch_size, self.drop_last = inputs, batch_size, drop_last
         self.epoch = 0
         self.lookahead, self.workers = 1, 1
-        self._order, self._seed, self._fixed = order, seed, fixed
+        self.fixed = fixed
+        self._order, self._seed = order, seed
 
     @property
     def once(self) -> bool:
@@ -92,7 +93,7 @@ class InputBatches(Sampler[Request]):
     def __iter__(self) -> Iterator[Request]:
         # The epoch is taken here, not when the first batch is drawn: another iterator may have
         # begun by then.
-        requests = self.requests(0 if self._fixed else self.epoch)
+        requests = self.requests(0 if self.fixed else self.epoch)
         if self.lookahead <= 1:
             return requests
         return grouped(requests, self.lookahead, self.workers)
@@ -101,7 +102,8 @@ class InputBatches(Sampler[Request]):
         """The requests of an epoch, in order, without groups."""
         for index, places in enumerate(self._places(epoch)):
             if places.size == self.batch_size or not self.drop_last:
-                yield self.inputs.request(epoch, index, places)
+                request = self.inputs.request(epoch, index, places)
+                yield replace(request, packed=True) if self.fixed else request
 
     def _places(self, epoch: int) -> Iterator[_Ids]:
         count = len(self.inputs)

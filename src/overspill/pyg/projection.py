@@ -13,13 +13,17 @@ import torch
 
 from overspill.errors import NoRoomError, SettingsError
 from overspill.graph.dataset import Dataset, row_bytes
+from overspill.graph.paged import BLOCK_ITEMS, WINDOW_BYTES
 from overspill.graph.reading.array_keys import ArrayKey, Owner, record_of
+from overspill.graph.reading.ordered import SCAN_BYTES
 from overspill.graph.sampling.spec import SampleLimit
 from overspill.linux.cgroups import available_memory_bytes
+from overspill.linux.fetch import PAGE_BYTES
 from overspill.placement.loader import (
     LoaderDemand,
     LoaderPlan,
     LoaderRoom,
+    ReadingCost,
     RowsOfType,
     plan_loader,
 )
@@ -37,6 +41,15 @@ PROBED_BATCHES = 4
 PROBE_MARGIN = 1.5
 # Id and slots of the table, of a row that is read together with others; the smallest table.
 _READ_ROW_BYTES, _TABLE_BYTES = 72, 4096
+# Of an item of a block whose pages are absent, where some were known to be present.
+_TAKEN_ITEM_BYTES = 48
+# A look at all pages of a file, and the lists of those to ask for.
+_LOOK_BYTES = 4 << 20
+# An id whose row may be hot: those whose rows are not, and their places.
+_HOT_ID_BYTES = 16
+# Of a scan's chunk of rows: where they lie, and how close together.
+_CHUNK_BYTES = 8 << 20
+_BYTES_A_PRESENCE_BYTE = 8 * PAGE_BYTES
 _SAMPLED_BYTES = 256  # of memory, a sampled node or an edge, rounded up
 
 
@@ -98,6 +111,7 @@ def demand_of(
         nodes=bound.num_nodes,
         edges=bound.num_edges,
         seeds=sum(seeds.values()),
+        reading=reading_cost(recipe, scans=lookahead > 1),
         node_rows=tuple(RowsOfType(n, sizes.get(key, 0)) for key, n in bound.nodes.items()),
         edge_rows=tuple(RowsOfType(n, sizes.get(key, 0)) for key, n in bound.edges.items()),
         id_bytes=_id_bytes(recipe.dataset),
@@ -115,6 +129,39 @@ def demand_of(
         read_together_bytes=wide.row_bytes * lookahead,
         read_floor_bytes=sum(_floors(recipe).values()),
     )
+
+
+def reading_cost(recipe: BatchRecipe, *, scans: bool) -> ReadingCost:
+    """What a process takes to read for batches of a recipe, by `PagedArray`'s measures.
+
+    Args:
+        recipe: How batches are made.
+        scans: Whether rows are read together, stretches of the file whole.
+    """
+    fixed = WINDOW_BYTES + _LOOK_BYTES + _mapped_bytes(recipe) // _BYTES_A_PRESENCE_BYTE
+    return ReadingCost(
+        block_items=BLOCK_ITEMS,
+        item_bytes=_TAKEN_ITEM_BYTES,
+        id_bytes=0 if recipe.hot is None else _HOT_ID_BYTES,
+        fixed_bytes=fixed + (SCAN_BYTES + _CHUNK_BYTES if scans else 0),
+    )
+
+
+def _mapped_bytes(recipe: BatchRecipe) -> int:
+    """Bytes of all arrays that batches may be read from."""
+    dataset, spec = recipe.dataset, recipe.spec
+    nbytes = sum(record_of(dataset, key).nbytes for key in recipe.keys)
+    for edge_type in spec.num_neighbors:
+        edge = dataset.edge_record(edge_type)
+        parts = edge.layouts["csc"].values()
+        read = [edge.arrays.get("csc", {}).get(name or "") for name in (spec.weight, spec.time)]
+        read += [
+            dataset.node_record(type).arrays.get(spec.time or "") for type in dataset.node_types
+        ]
+        held = [record.nbytes for record in read if record is not None]
+        # Links open the topology once more, to find their ends.
+        nbytes += 2 * sum(part.nbytes for part in parts) + sum(held)
+    return nbytes
 
 
 def _bound(recipe: BatchRecipe, seeds: Mapping[str, int], *, distinct: bool) -> GraphSize:

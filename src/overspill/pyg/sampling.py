@@ -65,6 +65,7 @@ class GraphSampling:
             InputError: A seed lies outside the graph.
             NoRoomError: It outgrew the limit.
             StaleFileError: A file of the dataset was cut, replaced or removed.
+            MappingError: The disk refused to read.
         """
         with self._turn:
             if self._sampler is None:

@@ -1,0 +1,142 @@
+"""Passes over a loader beside each other, and what is asked of it between them."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import overspill as ov
+from loaded_batches import BUYS, KNOWS, LIKED, all_listed, market, stop_workers
+from overspill.errors import InputError
+from overspill.graph.dataset import Dataset, open_dataset
+from overspill.pyg import HotRows, NeighborLoader
+from overspill.pyg.packed import PackPlace
+
+
+@pytest.fixture
+def ds(tmp_path: Path) -> Dataset:
+    market(tmp_path / "market")
+    return open_dataset(tmp_path / "market")
+
+
+def users(ds: Dataset, **options: Any) -> NeighborLoader:
+    return NeighborLoader(ds, [3, 2], "user", batch_size=8, shuffle=True, seed=3, **options)
+
+
+def test_forked_workers_count_in_slots_of_their_own(ds: Dataset) -> None:
+    loader = users(ds, num_workers=2, multiprocessing_context="fork")
+    expected = all_listed(users(ds))
+    loader([0, 1])
+    assert all_listed(loader) == expected
+    counters = loader._counters
+    assert [counters.slot(place).stats().batches for place in range(3)] == [1, 5, 4]
+    assert loader.stats().batches == 10 and loader.stats().device_bytes >= 0
+    stop_workers(loader)
+
+
+def test_a_fork_while_a_thread_makes_a_batch_leaves_workers_no_lock(ds: Dataset) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def waits_once(out: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            begun.set()
+            go_on.wait(30)
+        return out
+
+    loader = users(
+        ds, num_workers=1, multiprocessing_context="fork", transform_sampler_output=waits_once,
+        timeout=30,
+    )  # fmt: skip
+    with ThreadPoolExecutor(1) as threads:
+        made = threads.submit(loader, [0, 1])
+        begun.wait(30)
+        batches = iter(loader)
+        first = next(batches)
+        go_on.set()
+        assert made.result()["user"].input_id.tolist() == [0, 1]
+        assert len(all_listed(batches)) == 8 and first["user"].batch_size == 8
+    stop_workers(loader, batches)
+
+
+def test_first_passes_of_two_threads_pack_once(
+    tmp_path: Path, ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = users(ds, pack=tmp_path / "pack")
+    expected = all_listed(users(ds))
+    second_begins, packed = threading.Event(), []
+    made = PackPlace.opened_or_made
+
+    def slow(self: PackPlace, outs: Any) -> Any:
+        packed.append(threading.get_ident())
+        second_begins.wait(1)  # with the lock it comes no further: nobody sets it
+        return made(self, outs)
+
+    monkeypatch.setattr(PackPlace, "opened_or_made", slow)
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(lambda _: all_listed(loader), range(2)))
+    assert found == [expected, expected] and len(packed) == 1
+
+
+def test_each_threads_pass_is_an_epoch_of_its_own(ds: Dataset) -> None:
+    alone = users(ds)
+    expected = [all_listed(alone) for _ in range(2)]
+    both = threading.Barrier(2, timeout=30)
+    loader = users(ds)
+    begin = loader._batches.__class__.__iter__
+
+    class Slow(type(loader._batches)):  # type: ignore[misc]
+        def __iter__(self) -> Any:
+            # Another pass that began here would take the epoch for its own.
+            try:
+                both.wait(0.2)
+            except threading.BrokenBarrierError:
+                both.reset()
+            return begin(self)
+
+    loader._batches.__class__ = Slow
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(lambda _: all_listed(loader), range(2)))
+    assert sorted(map(str, found)) == sorted(map(str, expected))
+
+
+def test_uses_are_counted_over_no_more_batches_than_asked_for(ds: Dataset) -> None:
+    sampled: list[int] = []
+
+    def noted(out: Any) -> Any:
+        sampled.append(1)
+        return out
+
+    loader = users(ds, transform_sampler_output=noted)
+    for batches, expected in ((2, 2), (0, 0), (None, 9), (50, 9)):
+        sampled.clear()
+        loader.count_uses(batches)
+        assert len(sampled) == expected
+    for wrong in (-1, 1.5, "2", True):
+        with pytest.raises(InputError, match="is not a number of batches"):
+            loader.count_uses(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", ["x", 1.5, True, torch.tensor(3)])
+def test_a_seed_that_is_no_whole_number_is_refused(ds: Dataset, seed: Any) -> None:
+    with pytest.raises(InputError, match="is not a whole number"):
+        NeighborLoader(ds, [3], "user", seed=seed)
+
+
+def test_a_seed_of_numpys_is_the_number(ds: Dataset) -> None:
+    loader = NeighborLoader(ds, [3], "user", seed=np.int64(3))  # type: ignore[arg-type]
+    assert type(loader.seed) is int and loader.seed == 3
+
+
+def test_what_the_loaders_tell_people_to_use_is_exported(ds: Dataset) -> None:
+    uses = users(ds).count_uses(2)
+    hot = HotRows.chosen_by_counts(ds, [("user", "x")], uses, 4096, shared=False)
+    assert hot.count(("user", "x")) > 0
+    spec = ov.SamplingSpec(num_neighbors={BUYS: (2,), LIKED: (2,), KNOWS: (0,)}, disjoint=True)
+    assert ds.sampler(spec) is not None
+    assert "SamplingSpec" in ov.__all__
