@@ -161,9 +161,9 @@ def _job(name: str, way: str, path: Path, seeds: Iterator[int], *, confined: boo
 
 
 def _warm(path: Path, record: FileRecord, threads: int, tensors: _Tensors) -> Case:
-    array = _opened(path, record, threads)
+    array = _opened(path, record)
     array.elements(np.uint8).max()
-    ours, peer = _in_memory(array, tensors, repeats=4)
+    ours, peer = _in_memory(array, tensors, threads=threads, repeats=4)
     return Case(
         name=f"{ROW_BYTES} B rows at random, warm, threads={threads}",
         contenders=[ours, peer],
@@ -173,8 +173,8 @@ def _warm(path: Path, record: FileRecord, threads: int, tensors: _Tensors) -> Ca
 
 
 def _half(path: Path, record: FileRecord, tensors: _Tensors) -> Case:
-    array = _opened(path, record, 1)
-    ours, peer = _in_memory(array, tensors, repeats=1)
+    array = _opened(path, record)
+    ours, peer = _in_memory(array, tensors, threads=1, repeats=1)
 
     def before() -> torch.Tensor:
         _halve(array)
@@ -188,12 +188,12 @@ def _half(path: Path, record: FileRecord, tensors: _Tensors) -> Case:
     )
 
 
-def _opened(path: Path, record: FileRecord, threads: int) -> PagedArray:
-    return PagedArray(path, record, stride_bytes=ROW_BYTES, span_bytes=ROW_BYTES, threads=threads)
+def _opened(path: Path, record: FileRecord) -> PagedArray:
+    return PagedArray(path, record, stride_bytes=ROW_BYTES, span_bytes=ROW_BYTES)
 
 
 def _in_memory(
-    array: PagedArray, tensors: _Tensors, *, repeats: int
+    array: PagedArray, tensors: _Tensors, *, threads: int, repeats: int
 ) -> tuple[Contender, Contender]:
     held, out = tensors
     random = np.random.default_rng(0)
@@ -203,15 +203,15 @@ def _in_memory(
 
     def select(wanted: torch.Tensor) -> None:
         before = torch.get_num_threads()
-        torch.set_num_threads(array.threads)
+        torch.set_num_threads(threads)
         torch.index_select(held, 0, wanted, out=out)
         torch.set_num_threads(before)
 
     def take(wanted: torch.Tensor) -> None:
-        array.take(wanted.numpy(), out.numpy())
+        array.take(wanted.numpy(), out.numpy(), threads=threads)
 
     def told(_result: object) -> Figures:
-        return {"pages asked for": array.counts.pages_asked}
+        return {"pages asked for": array.pages_asked}
 
     ours = Contender(
         name=OURS, before=ids, act=take, after=told, repeats=repeats, nbytes=out.nbytes

@@ -281,7 +281,7 @@ def _pages_of(sampler: NeighborSampler, dataset: Dataset, batch: int) -> int:
     def note(array: PagedArray, ids: _Ids, out: npt.NDArray[Any]) -> None:
         pages = array.mapping.nbytes // PAGE_BYTES + 1
         held = seen.setdefault(array, np.zeros(pages, np.bool_))
-        starts = array.mapping.nbytes - array.payload_bytes + ids * array.stride_bytes
+        starts = array.payload_offset + ids * array.stride_bytes
         held[starts // PAGE_BYTES] = True
         held[(starts + array.span_bytes - 1) // PAGE_BYTES] = True
         take(array, ids, out)

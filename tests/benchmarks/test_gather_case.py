@@ -78,7 +78,7 @@ def test_the_warm_and_the_half_warm_case(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_halving_leaves_every_second_stretch(tmp_path: Path) -> None:
     path = tmp_path / "rows"
-    array = gather._opened(path, gather._write(path, SIZE), 1)
+    array = gather._opened(path, gather._write(path, SIZE))
     gather._halve(array)
     held = resident_bytes(array.mapping.address, array.mapping.nbytes)
     assert SIZE // 2 <= held <= SIZE // 2 + (1 << 20)

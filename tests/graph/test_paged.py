@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from confined import make_cold
 from overspill.errors import StaleFileError
 from overspill.graph import paged
-from overspill.graph.paged import PagedArray, shows_residency
+from overspill.graph.paged import BLOCK_ITEMS, PagedArray
+from overspill.graph.warm import warm_reading
 from overspill.linux.cache import release_mapped
 from overspill.linux.device_reads import device_bytes_read
 from overspill.linux.fetch import PageFetcher
@@ -24,10 +26,10 @@ FETCHES = ["process_madvise", "fadvise", "pread"]
 READS = ["process_vm_readv", "preadv"]
 
 
-def opened(path: Path, rows: np.ndarray, *, threads: int = 1) -> PagedArray:
+def opened(path: Path, rows: np.ndarray) -> PagedArray:
     record = write_array(path, rows)
     nbytes = rows.nbytes // max(len(rows), 1)
-    return PagedArray(path, record, stride_bytes=nbytes, span_bytes=nbytes, threads=threads)
+    return PagedArray(path, record, stride_bytes=nbytes, span_bytes=nbytes)
 
 
 def make_warm(array: PagedArray) -> None:
@@ -67,8 +69,7 @@ def test_rows_arrive_in_the_order_asked_for(
     out = np.zeros((6_000, width), dtype=dtype)
     array.take(ids, out)
     np.testing.assert_array_equal(out, rows[ids])
-    assert (array.counts.rows, array.counts.bytes_copied) == (6_000, out.nbytes)
-    assert (array.counts.pages_asked > 0) == cold
+    assert (array.pages_asked > 0) == cold
 
 
 @pytest.mark.parametrize("state", ["cold", "warm", "half"])
@@ -76,14 +77,14 @@ def test_rows_arrive_in_the_order_asked_for(
 @pytest.mark.parametrize("width", [512, 5000])
 def test_rows_go_to_the_places_given(tmp_path: Path, state: str, size: int, width: int) -> None:
     rows = random_rows(2_000, width)
-    array = opened(tmp_path / "rows", rows, threads=2)
+    array = opened(tmp_path / "rows", rows)
     make_warm(array) if state == "warm" else make_cold(tmp_path / "rows")
     if state == "half":
         array.take(np.arange(0, 1_500, 2), np.empty((750, width), np.uint8))
     rng = np.random.default_rng(3)
     ids, places = rng.integers(0, 2_000, size), rng.permutation(2 * size)[:size]
     out = np.full((2 * size, width), 255, dtype=np.uint8)
-    array.take(ids, out, places=places)
+    array.take(ids, out, places=places, threads=2)
     np.testing.assert_array_equal(out[places], rows[ids])
     assert (np.delete(out, places, axis=0) == 255).all()
 
@@ -109,7 +110,7 @@ def test_threads_share_the_copy_and_end_with_it(
 ) -> None:
     monkeypatch.setattr(paged, "SHARE_BYTES", 1000)
     rows = random_rows(3_000, 64)
-    array = opened(tmp_path / "rows", rows, threads=threads)
+    array = opened(tmp_path / "rows", rows)
     make_warm(array)
     ids = np.random.default_rng(1).integers(0, 3_000, 1_001)
     places = np.random.default_rng(2).permutation(1_001) if placed else None
@@ -121,11 +122,11 @@ def test_threads_share_the_copy_and_end_with_it(
 
     monkeypatch.setattr(paged, "copy_present", recorded)
     out = np.zeros((1_001, 64), np.uint8)
-    array.take(ids, out, places=places)
+    array.take(ids, out, places=places, threads=threads)
     np.testing.assert_array_equal(out if places is None else out[places], rows[ids])
     assert threading.active_count() == before
     assert (threading.get_ident() in used) and (len(used) > 1) == (threads > 1)
-    assert array.counts.pages_asked == 0
+    assert array.pages_asked == 0
 
 
 def test_a_cold_read_brings_the_distinct_pages_and_hardly_more(tmp_path: Path) -> None:
@@ -135,10 +136,10 @@ def test_a_cold_read_brings_the_distinct_pages_and_hardly_more(tmp_path: Path) -
     before = device_bytes_read()
     array.take(ids, np.empty((3_000, 512), np.uint8))
     after = device_bytes_read()
-    distinct = len(np.unique((array._offset + ids * 512) // 4096))
+    distinct = len(np.unique((array.payload_offset + ids * 512) // 4096))
     held = resident_bytes(array.mapping.address, array.mapping.nbytes) // 4096
     assert distinct <= held <= 1.1 * distinct
-    assert array.counts.pages_asked == distinct
+    assert array.pages_asked == distinct
     if before is not None and after is not None:
         assert 0.99 * distinct * 4096 <= after - before <= 1.1 * distinct * 4096
 
@@ -151,11 +152,11 @@ def test_of_a_file_that_is_partly_cached_only_the_rest_is_asked_for(tmp_path: Pa
     array._fetcher.request(np.array([0]), np.array([first]))
     np.asarray(array.mapping)[: first * 4096 : 4096].sum()
     ids = np.random.default_rng(1).integers(0, 80_000, 3_000)
-    absent = len(np.unique(((array._offset + ids * 512) // 4096)[ids >= 60_000]))
+    absent = len(np.unique(((array.payload_offset + ids * 512) // 4096)[ids >= 60_000]))
     out = np.zeros((3_000, 512), np.uint8)
     array.take(ids, out)
     np.testing.assert_array_equal(out, rows[ids])
-    assert absent - 1 <= array.counts.pages_asked <= absent
+    assert absent - 1 <= array.pages_asked <= absent
 
 
 def test_of_a_few_items_each_is_looked_at(tmp_path: Path) -> None:
@@ -164,9 +165,9 @@ def test_of_a_few_items_each_is_looked_at(tmp_path: Path) -> None:
     make_cold(tmp_path / "rows")
     out = np.zeros((3, 512), np.uint8)
     array.take(np.array([9_000, 17, 9_001]), out)
-    assert array.counts.pages_asked == 2
+    assert array.pages_asked == 2
     array.take(np.array([9_000, 30_000, 17]), out)
-    assert array.counts.pages_asked == 3
+    assert array.pages_asked == 3
     np.testing.assert_array_equal(out, rows[[9_000, 30_000, 17]])
 
 
@@ -178,27 +179,12 @@ def test_pages_that_went_after_the_look_are_read_all_the_same(tmp_path: Path) ->
     out = np.zeros((2_000, 512), np.uint8)
     array.take(ids, out)
     assert array._presence.known() is not None
-    before = array.counts.pages_asked
+    before = array.pages_asked
     release_mapped(array.mapping.address, array.mapping.nbytes, array.mapping.path)
     out[:] = 0
     array.take(ids, out)
     np.testing.assert_array_equal(out, rows[ids])
-    assert array.counts.pages_asked == before
-
-
-def test_asking_brings_pages_and_copies_nothing(tmp_path: Path) -> None:
-    array = opened(tmp_path / "rows", random_rows(40_000, 512))
-    make_cold(tmp_path / "rows")
-    ids = np.array([39_999, 5, 4, 20_000, 5] * 20)
-    pages = np.unique((array._offset + ids * 512) // 4096)
-    assert array.ask(ids, most_bytes=2 * 4096) == 2 * 4096
-    assert array.ask(ids) in (4096, 2 * 4096, 3 * 4096)  # some may be under way still
-    np.asarray(array.mapping)[pages * 4096].sum()
-    held = resident_pages(array.mapping.address, array.mapping.nbytes)
-    assert np.flatnonzero(held).tolist() == pages.tolist()
-    assert array.ask(ids) == 0
-    assert array.ask(ids[:0]) == 0
-    assert array.counts.rows == 0
+    assert array.pages_asked == before
 
 
 def test_pages_are_asked_for_in_windows_and_only_when_absent(
@@ -294,24 +280,58 @@ def test_opening_reads_nothing(tmp_path: Path) -> None:
     record = write_array(tmp_path / "rows", random_rows(1000, 512))
     make_cold(tmp_path / "rows")
     array = PagedArray(tmp_path / "rows", record, stride_bytes=512, span_bytes=512)
-    payload = array.mapping.address + array._offset
+    payload = array.mapping.address + array.payload_offset
     # The header was read, and the kernel reads ahead from it; what lies beyond was not.
-    assert not resident_pages(payload, array.payload_bytes)[64:].any()
+    assert not resident_pages(payload, 512_000)[64:].any()
 
 
 def test_where_residency_is_hidden_pages_are_always_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = random_rows(100, 512)
-    write_array(tmp_path / "rows", rows)
-    assert shows_residency(tmp_path / "rows")
-    monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(paged, "shows_residency", lambda _path: False)
     array = opened(tmp_path / "again", rows)
     asked: list[int] = []
     monkeypatch.setattr(array._fetcher, "request", lambda firsts, counts: asked.append(len(firsts)))
     out = np.empty((2, 512), np.uint8)
     array.take(np.array([99, 0]), out)
     assert asked == [2]
-    assert array.ask(np.array([99, 0])) == 2 * 4096
+    assert array.present_share(np.array([99, 0])) == 0
     np.testing.assert_array_equal(out, rows[[99, 0]])
+
+
+def test_the_share_that_is_present_is_found_by_a_look(tmp_path: Path) -> None:
+    array = opened(tmp_path / "rows", random_rows(40_000, 512))
+    make_cold(tmp_path / "rows")
+    ids = np.array([39_999, 20_000, 1_000, 30_000])
+    assert array.present_share(ids) == 0
+    array.take(ids[:1], np.empty((1, 512), np.uint8))
+    assert array.present_share(ids) == 0.25
+    assert array.present_share(ids[:0]) == 0
+
+
+@pytest.mark.parametrize("state", ["cold", "looked at", "known"])
+@pytest.mark.parametrize("placed", [True, False])
+def test_a_block_takes_no_more_memory_than_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, placed: bool
+) -> None:
+    count = 1 << 21
+    array = opened(tmp_path / "rows", np.zeros((count, 8), np.uint8))
+    ids = np.random.default_rng(1).integers(0, count, BLOCK_ITEMS)
+    out = np.empty((BLOCK_ITEMS, 8), np.uint8)
+    places = np.random.default_rng(2).permutation(BLOCK_ITEMS) if placed else None
+    make_cold(tmp_path / "rows")
+    warm_reading()
+    # The worst: all was looked at, and nothing is there.
+    if state != "cold":
+        monkeypatch.setattr(array._presence, "is_worth_a_look", lambda _share, _items: True)
+    if state == "known":
+        array._presence.look()
+    tracemalloc.start()
+    try:
+        array.take(ids, out, places=places, threads=2)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    most = 40 if state == "known" else 32
+    assert 23 * BLOCK_ITEMS < peak <= most * BLOCK_ITEMS + (1 << 19)

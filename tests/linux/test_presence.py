@@ -95,12 +95,12 @@ def test_spans_are_present_with_all_their_pages(mapping: Mapping) -> None:
 
 def test_a_refusal_names_the_file(mapping: Mapping, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> int:
-        raise OSError(errno.EAGAIN, "no")
+        raise OSError(errno.ENOMEM, "no")
 
     monkeypatch.setattr(libc, "call", refused)
     with pytest.raises(MappingError) as caught:
         PresenceMap(mapping, shown=True).spans_present(np.array([0]), 1)
-    assert (caught.value.errno, caught.value.path) == (errno.EAGAIN, mapping.path)
+    assert (caught.value.errno, caught.value.path) == (errno.ENOMEM, mapping.path)
 
 
 def test_where_it_is_hidden_nothing_is_present(mapping: Mapping) -> None:
@@ -113,3 +113,35 @@ def test_pages_that_go_are_seen_to_be_gone(mapping: Mapping) -> None:
     pages.look()
     os.truncate(mapping.path, 1000 * PAGE_BYTES)
     assert set_bits(pages.look()) == [page for page in HELD if page < 1000]
+
+
+def test_a_kernel_short_of_memory_tells_nothing(
+    mapping: Mapping, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: object) -> int:
+        raise OSError(errno.EAGAIN, "no")
+
+    monkeypatch.setattr(libc, "call", busy)
+    pages = PresenceMap(mapping, shown=True)
+    assert not pages.spans_present(np.array(HELD) * PAGE_BYTES, 1).any()
+    assert set_bits(pages.look()) == []
+
+
+@pytest.mark.parametrize(("look_s", "age_s"), [(0.01, 2.0), (0.25, 5.0), (3.0, 10.0)])
+def test_what_a_look_costs_stretches_its_age_up_to_ten_seconds(
+    mapping: Mapping, monkeypatch: pytest.MonkeyPatch, look_s: float, age_s: float
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    pages = PresenceMap(mapping, shown=True)
+
+    def slow(_address: int, count: int) -> np.ndarray:
+        now[0] += look_s
+        return np.ones(count, np.bool_)
+
+    monkeypatch.setattr(pages, "_resident", slow)
+    pages.look()
+    now[0] = 1000.0 + age_s - 0.01
+    assert pages.known() is not None
+    now[0] = 1000.0 + age_s + 0.01
+    assert pages.known() is None

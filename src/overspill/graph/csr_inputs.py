@@ -15,6 +15,7 @@ import torch
 from overspill.errors import InputError, UnsupportedTensorError
 from overspill.graph.csr_plan import SLICE_EDGES
 from overspill.kernels.gather import first_outside
+from overspill.kernels.words import widest_word
 from overspill.tensors.backing import cpu_storage
 from overspill.tensors.chunks import copyable
 from overspill.tensors.dtypes import is_mappable
@@ -24,7 +25,6 @@ Array = npt.NDArray[Any]
 _ID_DTYPES = (torch.int64, torch.int32)
 # One below the largest int64, so that the number of columns is an int64 too.
 _MOST_COLUMNS = 2**63 - 1
-_WORDS = (np.dtype(np.uint64), np.dtype(np.uint32), np.dtype(np.uint16), np.dtype(np.uint8))
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def weight_items(weights: torch.Tensor, edges: int) -> Items | None:
     nbytes = math.prod(weights.shape[1:]) * weights.element_size()
     if nbytes == 0:
         return None
-    word = next(word for word in _WORDS if nbytes % word.itemsize == 0)
+    word = widest_word(nbytes)
     plain = weights.detach().as_subclass(torch.Tensor)
 
     def read(start: int, stop: int) -> Array:

@@ -162,8 +162,10 @@ class Dataset:
     ) -> torch.Tensor:
         """Read rows of a node or edge array, asking for absent pages before touching them.
 
-        At most 32 MiB of pages are asked for ahead of the copy, so that it works in a small memory
-        group; anonymous memory: the result and 24 MiB.
+        At most 24 MiB of pages are asked for ahead of the copy, so that it works in a small memory
+        group. Anonymous memory: the result, and 8 bytes a row where its pages are cached; else 32
+        to 40 bytes a row of 2**20, or 16 and 8 MiB where that is more. What is cached is copied
+        by as many threads as torch uses.
 
         Args:
             name: One of `feature_names`, or of `edge_feature_names`.
@@ -181,6 +183,7 @@ class Dataset:
             InputError: Ids out of range (names the first and how many), no such array, or an
                 `out` that does not fit.
             StaleFileError: The file was cut, replaced or removed since it was opened.
+            MappingError: The disk refused to read.
         """
         wanted = whole_ids(ids)
         if edge_type is None:
@@ -234,6 +237,7 @@ class Dataset:
             InputError: An id that no node has (names the first and how many), or text where ids
                 are integers, or the other way round.
             StaleFileError: A file was cut, replaced or removed since it was opened.
+            MappingError: The disk refused to read.
         """
         return torch.from_numpy(self._raw(type).lookup(raw_ids))
 

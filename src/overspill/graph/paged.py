@@ -10,16 +10,17 @@ present page costs ten times the copy, hence what is known of them (`PresenceMap
 
 Safety: a page that is not known to be present is never touched but read by `SafeReader`, where a
 disk's error or a cut file is an exception. What is left: a page that goes between the look at it
-and the copy, two seconds or little more, ends the process by SIGBUS if the file was cut under it,
-or if the disk then refuses it; `check_unchanged` before each batch narrows the first.
+and the copy, two seconds, or up to ten where some GiB of the file are present (`PresenceMap`), ends
+the process by SIGBUS if the file was cut under it, or if the disk then refuses it;
+`check_unchanged` before each batch narrows the first.
 
-Limits: the order of a block of 2**20 items is held in memory, 32 MiB; larger requests go by blocks.
+Limits: the order of a block of 2**20 items is held in memory, 32 to 40 MiB; larger requests go
+by blocks.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,42 +33,27 @@ import numpy as np
 import numpy.typing as npt
 
 from overspill.errors import StaleFileError
-from overspill.kernels.gather import copy_fetched, copy_present, list_absent, next_window
+from overspill.kernels.gather import copy_fetched, copy_present, next_window
+from overspill.kernels.words import widest_word
 from overspill.linux.fetch import PAGE_BYTES, PageFetcher
 from overspill.linux.identity import identify_file
 from overspill.linux.pages import advise
 from overspill.linux.presence import MOST_PROBES, PresenceMap
+from overspill.linux.residency import shows_residency
 from overspill.linux.safe_read import SafeReader
 from overspill.storage.arrays import map_array
 from overspill.storage.records import FileRecord
 
 WINDOW_BYTES = 8 << 20
-WINDOWS_AHEAD = 2
 BLOCK_ITEMS = 1 << 20
 # A thread costs about 100 us to start: what it copies must be worth that.
 SHARE_BYTES = 1 << 20
 _LINE_BYTES = 64
 _PAGE_SHIFT = PAGE_BYTES.bit_length() - 1
-_WORDS = (np.int64, np.int32, np.int16, np.uint8)
 _Ids = npt.NDArray[np.int64]
 _Rows = npt.NDArray[Any]
 _NONE: _Ids = np.empty(0, dtype=np.int64)
 _ALL_PRESENT = np.empty(0, dtype=np.uint8)
-
-
-@dataclass
-class ReadCounts:
-    """What a `PagedArray` did so far; approximate where threads read at the same time.
-
-    Attributes:
-        rows: Items copied.
-        bytes_copied: Their bytes.
-        pages_asked: Pages that were asked for, those that had come meanwhile included.
-    """
-
-    rows: int = 0
-    bytes_copied: int = 0
-    pages_asked: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,10 +78,12 @@ class PagedArray:
         record: What the manifest says of it.
         stride_bytes: From one item to the next.
         span_bytes: Bytes of an item, at most twice the stride.
-        threads: How many copy at a time, at most, what is present.
 
     Attributes:
-        counts: What was done so far.
+        mapping: The file.
+        payload_offset: Bytes of it before the first item.
+        pages_asked: Pages that were asked for so far, those that had come meanwhile included;
+            approximate where threads read at the same time.
 
     Raises:
         StaleFileError: The file is not the one the record describes.
@@ -103,29 +91,18 @@ class PagedArray:
     """
 
     def __init__(
-        self,
-        path: Path,
-        record: FileRecord,
-        *,
-        stride_bytes: int,
-        span_bytes: int,
-        threads: int = 1,
+        self, path: Path, record: FileRecord, *, stride_bytes: int, span_bytes: int
     ) -> None:
         self.mapping, payload = map_array(path, record)
         advise(self.mapping.address, self.mapping.nbytes, "random")
-        self.stride_bytes, self.span_bytes, self.threads = stride_bytes, span_bytes, threads
-        self.counts = ReadCounts()
+        self.stride_bytes, self.span_bytes = stride_bytes, span_bytes
+        self.pages_asked = 0
         self._payload = payload.reshape(-1).view(np.uint8)
-        self._offset = self.mapping.nbytes - self._payload.nbytes
-        self._layout = (self._offset, stride_bytes, span_bytes, _PAGE_SHIFT)
+        self.payload_offset = self.mapping.nbytes - self._payload.nbytes
+        self._layout = (self.payload_offset, stride_bytes, span_bytes, _PAGE_SHIFT)
         self._fetcher = PageFetcher(self.mapping)
         self._reader = SafeReader(self.mapping)
         self._presence = PresenceMap(self.mapping, shown=shows_residency(path))
-
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes of the array's elements."""
-        return self._payload.nbytes
 
     def elements(self, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """The payload as a flat array; a page that is absent is read alone as it is touched."""
@@ -154,20 +131,22 @@ class PagedArray:
         out: npt.NDArray[Any],
         *,
         places: _Ids | None = None,
-        threads: int | None = None,
+        threads: int = 1,
     ) -> None:
         """Copy items. The ids must be within the array, the places within `out`.
 
-        Costs the copy, and 8 bytes of memory an item of a block, when the pages are cached;
-        otherwise 32 bytes an item, 24 MiB of page cache in flight, 8 MiB of memory, and about 1 us
-        an item on top of what the device takes.
+        Costs the copy, and 8 bytes of memory an item of a block, when the pages are cached.
+        Otherwise, at its peak, 32 bytes an item of a block (40 where what was known of the pages
+        proves old), or 16 and 8 MiB where that is more; 24 MiB of page cache in flight; about 1 us
+        an item on top of what the device takes. A look at all pages takes 3 MiB meanwhile, and what
+        it finds is kept: 32 KiB a GiB of file.
 
         Args:
             ids: int64 (items,), contiguous; repeats are fine.
             out: Contiguous, rows of `span_bytes` bytes: one an item, or more with `places`.
             places: int64 (items,), contiguous: the row of `out` that each item goes to; None: in
                 order.
-            threads: How many copy at a time, at most, what is present; None: as the array was made.
+            threads: How many copy at a time, at most, what is present.
 
         Raises:
             StaleFileError: The file was cut, replaced or removed.
@@ -175,119 +154,100 @@ class PagedArray:
         """
         if ids.size == 0 or self.span_bytes == 0:
             return
-        rows, most = self._as_rows(out), self.threads if threads is None else threads
+        rows = self._as_rows(out)
         for start in range(0, ids.size, BLOCK_ITEMS):
             stop = min(start + BLOCK_ITEMS, ids.size)
             if places is None:
-                self._take_block(ids[start:stop], _NONE, rows[start:stop], most)
+                self._take_block(ids[start:stop], _NONE, rows[start:stop], threads)
             else:
-                self._take_block(ids[start:stop], places[start:stop], rows, most)
-        self.counts.rows += ids.size
-        self.counts.bytes_copied += ids.size * self.span_bytes
+                self._take_block(ids[start:stop], places[start:stop], rows, threads)
 
-    def ask(self, ids: _Ids, *, most_bytes: int | None = None) -> int:
-        """Ask for the absent pages of items, to read ahead of a `take`; copies nothing.
-
-        Waits for room in the device's queue, as long as its reads beyond some hundred take.
-
-        Args:
-            ids: int64 (items,), contiguous, within the array; any order, repeats are fine.
-            most_bytes: Of the pages to ask for, at most: those first in the file; None: of all.
-
-        Returns:
-            Bytes of the pages that were asked for.
-
-        Raises:
-            StaleFileError: The file was replaced (where asking has to open it again).
-            MappingError: The kernel refused.
-        """
-        if ids.size == 0 or self.span_bytes == 0:
-            return 0
-        most = WINDOW_BYTES if most_bytes is None else min(WINDOW_BYTES, most_bytes)
-        asked = 0
-        for window in self._windows(np.sort(ids[self._absent(ids)]), most // PAGE_BYTES):
-            pages = int(window.counts.sum())
-            if most_bytes is not None and (asked + pages) * PAGE_BYTES > most_bytes:
-                break
-            self._request(window)
-            asked += pages
-        return asked * PAGE_BYTES
+    def present_share(self, ids: _Ids) -> float:
+        """Which share of items is in memory, by a look at some of them; 0 where that is hidden."""
+        return float(self._seen(ids).mean()) if ids.size and self.span_bytes else 0.0
 
     def _as_rows(self, out: npt.NDArray[Any]) -> _Rows:
         sizes = self.stride_bytes | self.span_bytes | self._payload.nbytes | out.ctypes.data
-        word = next(word for word in _WORDS if sizes % np.dtype(word).itemsize == 0)
-        return out.reshape(-1).view(word).reshape(-1, self.span_bytes // np.dtype(word).itemsize)
+        word = widest_word(sizes)
+        return out.reshape(-1).view(word).reshape(-1, self.span_bytes // word.itemsize)
 
     def _take_block(self, ids: _Ids, places: _Ids, rows: _Rows, threads: int) -> None:
-        known = self._presence.known()
-        left = None if known is None else self._copy(known, ids, places, rows, threads)
-        if left is not None and not left.size:
+        ids, places = self._copy_present(ids, places, rows, threads)
+        if not ids.size:
             return
-        if left is not None:
-            ids, places = ids[left], places[left] if places.size else left
-        elif not places.size:
-            places = np.arange(ids.size)
+        # One array after the other: what was not needed any more would be the largest part.
+        order = np.argsort(ids)
+        ids = ids[order]
+        places = places[order] if places.size else order
+        del order
+        self._fetch(ids, places, rows)
+
+    def _copy_present(
+        self, ids: _Ids, places: _Ids, rows: _Rows, threads: int
+    ) -> tuple[_Ids, _Ids]:
+        """Copy what is known to be present, or found to be; the other items, and their places."""
+        known = self._presence.known()
+        if known is not None:
+            ids, places = self._copy(known, ids, places, rows, threads)
+        if not ids.size:
+            return ids, places
         present = self._seen(ids)
         if present.size == ids.size:
+            places = places if places.size else np.arange(ids.size)
             self._copy(_ALL_PRESENT, ids[present], places[present], rows, threads)
-            ids, places = ids[~present], places[~present]
-        elif self._presence.is_worth_a_look(float(present.mean()), ids.size):
-            left = self._copy(self._presence.look(), ids, places, rows, threads)
-            ids, places = ids[left], places[left]
-        if ids.size:
-            self._fetch(ids, places, rows)
+            return ids[~present], places[~present]
+        if self._presence.is_worth_a_look(float(present.mean()), ids.size):
+            return self._copy(self._presence.look(), ids, places, rows, threads)
+        return ids, places
 
     def _copy(
+        self, known: npt.NDArray[np.uint8], ids: _Ids, places: _Ids, rows: _Rows, threads: int
+    ) -> tuple[_Ids, _Ids]:
+        """Copy the items whose pages are known to be present; the others, and their places."""
+        left = self._copied(known, ids, places, rows, threads)
+        ids = ids[left]
+        return ids, places[left] if places.size else left
+
+    def _copied(
         self, known: npt.NDArray[np.uint8], ids: _Ids, places: _Ids, rows: _Rows, threads: int
     ) -> _Ids:
         """Copy the items whose pages are known to be present; the positions of the others."""
         words = self._payload.view(rows.dtype)
         missed = np.empty(ids.size, dtype=np.int64)
 
-        def copy(start: int, stop: int) -> _Ids:
+        def copy(start: int, stop: int) -> int:
             mine = places[start:stop]
             target = rows if places.size else rows[start:stop]
             out = missed[start:stop]
             wanted = (ids[start:stop], mine)
-            return out[: copy_present(words, wanted, self._layout, known, target, out)] + start
+            found = copy_present(words, wanted, self._layout, known, target, out)
+            out[:found] += start
+            return found
 
         work = ids.size * (self.span_bytes + _LINE_BYTES)
         shares = max(1, min(threads, work // SHARE_BYTES))
         cuts = [ids.size * share // shares for share in range(shares + 1)]
         if shares == 1:
-            return copy(0, ids.size)
+            return missed[: copy(0, ids.size)]
         # The pool ends with the copy: no thread of it is alive when somebody forks.
         with ThreadPoolExecutor(shares - 1, thread_name_prefix="overspill-copy") as pool:
             others = [pool.submit(copy, *cut) for cut in itertools.pairwise(cuts[1:])]
             found = [copy(0, cuts[1]), *(other.result() for other in others)]
-        return np.concatenate(found)
+        end = 0
+        for start, count in zip(cuts[:-1], found, strict=True):
+            missed[end : end + count] = missed[start : start + count]
+            end += count
+        return missed[:end]
 
     def _seen(self, ids: _Ids) -> npt.NDArray[np.bool_]:
         """Whether items are present: of each where they are few, else of some of them."""
         if ids.size > MOST_PROBES:
             ids = ids[np.linspace(0, ids.size - 1, MOST_PROBES).astype(np.int64)]
-        starts = self._offset + ids * self.stride_bytes
+        starts = self.payload_offset + ids * self.stride_bytes
         return self._presence.spans_present(starts, self.span_bytes)
 
-    def _absent(self, ids: _Ids) -> _Ids:
-        """Positions of the items that are to be asked for."""
-        known = self._presence.known()
-        if known is None:
-            present = self._seen(ids)
-            if present.size == ids.size:
-                return np.flatnonzero(~present)
-            if present.all():  # a hint may be left out, where a `take` must know of each page
-                return _NONE
-            if not self._presence.is_worth_a_look(float(present.mean()), ids.size):
-                return np.arange(ids.size)
-            known = self._presence.look()
-        missed = np.empty(ids.size, dtype=np.int64)
-        return missed[: list_absent(ids, self._layout, known, missed)]
-
     def _fetch(self, ids: _Ids, places: _Ids, rows: _Rows) -> None:
-        """Read items whose pages may be absent, and copy them from what was read."""
-        order = np.argsort(ids)
-        ids, places = ids[order], places[order]
+        """Read sorted items whose pages may be absent, and copy them from what was read."""
         if self.span_bytes > WINDOW_BYTES:
             self._fetch_large(ids, places, rows)
             return
@@ -335,14 +295,14 @@ class PagedArray:
         self._fetcher.request(window.firsts, window.counts)
         pages = int(window.counts.sum())
         self._presence.note_read(pages)
-        self.counts.pages_asked += pages
+        self.pages_asked += pages
 
     def _fetch_large(self, ids: _Ids, places: _Ids, rows: _Rows) -> None:
         """Read items that exceed a window on their own, piece by piece."""
         memory = np.empty(WINDOW_BYTES + 2 * PAGE_BYTES, dtype=np.uint8)
         out = rows.view(np.uint8)
         for item, place in zip(ids.tolist(), places.tolist(), strict=True):
-            start = self._offset + item * self.stride_bytes
+            start = self.payload_offset + item * self.stride_bytes
             for low in range(0, self.span_bytes, WINDOW_BYTES):
                 high = min(low + WINDOW_BYTES, self.span_bytes)
                 first = (start + low) // PAGE_BYTES
@@ -353,19 +313,3 @@ class PagedArray:
                 skip = start + low - first * PAGE_BYTES
                 out[place, low:high] = memory[skip : skip + high - low]
         self.check_unchanged()
-
-
-def shows_residency(path: Path) -> bool:
-    """Whether the kernel tells this process which pages of a file are present.
-
-    To others than its owner and those who may write it, mincore calls every page present, and a
-    cold file would be read page by page, unasked.
-    """
-    user = os.geteuid()
-    try:
-        owner = path.stat().st_uid
-    except OSError as error:
-        raise StaleFileError(
-            f"cannot find the file: {error.strerror}", path=str(path), errno=error.errno
-        ) from error
-    return user in (0, owner) or os.access(path, os.W_OK)

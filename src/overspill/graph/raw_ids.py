@@ -20,8 +20,8 @@ import torch
 from overspill.errors import InputError
 from overspill.graph.id_arrays import IdArray, SortedIds
 from overspill.graph.node_ids import as_texts, require_within, whole_ids
-from overspill.graph.paged import shows_residency
 from overspill.graph.text_ids import TextIds
+from overspill.linux.residency import shows_residency
 from overspill.storage.manifest import NodeTypeRecord
 from overspill.storage.records import FileRecord
 from overspill.storage.texts import StoredTexts, joined, text_hashes

@@ -9,11 +9,9 @@ from overspill.kernels.gather import (
     copy_items,
     copy_present,
     first_outside,
-    list_absent,
     next_window,
 )
-
-_WORDS = (np.uint8, np.int16, np.int32, np.int64)
+from overspill.kernels.words import WORDS
 
 
 def warm_reading() -> None:
@@ -25,10 +23,9 @@ def warm_reading() -> None:
     ids = np.zeros(1, dtype=np.int64)
     layout, present = (0, 1, 1, 12), np.ones(1, dtype=np.uint8)
     first_outside(ids, 1)
-    for word in _WORDS:
+    for word in WORDS:
         words, rows = np.zeros(2, dtype=word), np.zeros((1, 2), dtype=word)
         copy_items(words, ids, 1, rows)
         copy_present(words, (ids, ids), layout, present, rows, ids.copy())
         copy_fetched(words, (ids, ids), layout, (ids, ids + 1), rows)
-    list_absent(ids, layout, present, ids.copy())
     next_window(ids, 0, layout, 1, (ids.copy(), ids.copy()))

@@ -150,27 +150,6 @@ def copy_present(
 
 
 @kernel
-def list_absent(ids: Ids, layout: Layout, present: npt.NDArray[np.uint8], missed: Ids) -> int:
-    """List the items not all of whose pages are known to be present.
-
-    Args:
-        ids: int64 (items,).
-        layout: Of the items.
-        present: A bit a page of the file, the lowest first.
-        missed: Filled: their positions; room for all.
-
-    Returns:
-        How many they are.
-    """
-    count = 0
-    for i in range(ids.size):
-        if not _are_present(ids[i : i + 1], layout, present):
-            missed[count] = i
-            count += 1
-    return count
-
-
-@kernel
 def next_window(
     ids: Ids, start: int, layout: Layout, most_pages: int, ranges: tuple[Ids, Ids]
 ) -> tuple[int, int]:

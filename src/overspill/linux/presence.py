@@ -6,9 +6,11 @@ So the file is looked at whole, and a bit a page kept for a moment, but only onc
 than what was spent, since the last look, on pages that were there and not known to be; where most
 pages are absent it never pays.
 
-Limits: a page may go after it was looked at. What is known is dropped after two seconds (twenty
-times what a look costs, for files of which more than some GiB are present), and once so much was
-read that other pages may have had to go. 32 KiB of memory a GiB of file.
+Limits: a page may go after it was looked at. What is known is dropped after two seconds; where a
+look costs more than a twentieth of that, for files of which some GiB are present, after twenty
+times what it costs, but after ten seconds at the latest. It is dropped too once so much was read
+that other pages may have had to go; of what others read, nothing is known here. 32 KiB of memory a
+GiB of file.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _PAGE_LOOK_S = 50e-9  # until the first look tells
 # What an item costs more than a copy when it is asked for and was there.
 _ITEM_WASTE_S = 1e-6
 _LEAST_SHARE = 0.5
-_MOST_AGE_S = 2.0
+_LEAST_AGE_S, _MOST_AGE_S = 2.0, 10.0
 _LOOKS_AN_AGE = 20
 # Of the pages known to be present, as many may be read before they are looked at again.
 _READ_SHARE = 1 / 64
@@ -98,6 +100,8 @@ class PresenceMap:
             try:
                 libc.call("mincore", first, length, buffer)
             except OSError as error:
+                if error.errno == errno.EAGAIN:  # it is a hint: out of memory, it tells nothing
+                    continue
                 raise _refused(error, self._mapping) from error
             present[i] = found[0] & 1 and (count == 1 or (found[:count] & 1).all())
         return present
@@ -122,17 +126,26 @@ class PresenceMap:
         for first in range(0, self._pages, _PAGES_A_LOOK):
             count = min(_PAGES_A_LOOK, self._pages - first)
             address = self._mapping.address + first * PAGE_BYTES
-            found = resident_pages(address, count * PAGE_BYTES)
+            found = self._resident(address, count)
             present += int(np.count_nonzero(found))
             packed = np.packbits(found, bitorder="little")
             bits[first // 8 : first // 8 + packed.size] = packed
         end = time.monotonic()
         self._look_s = end - start
-        self._until = end + max(_MOST_AGE_S, _LOOKS_AN_AGE * self._look_s)
+        # From the start of the look, after which its first page may have gone.
+        self._until = start + min(max(_LEAST_AGE_S, _LOOKS_AN_AGE * self._look_s), _MOST_AGE_S)
         self._most_read = int(present * _READ_SHARE)
         self._read, self._wasted_s = 0, 0.0
         self._bits = bits
         return bits
+
+    def _resident(self, address: int, count: int) -> npt.NDArray[np.bool_]:
+        try:
+            return resident_pages(address, count * PAGE_BYTES)
+        except MappingError as error:
+            if error.errno != errno.EAGAIN:
+                raise
+            return np.zeros(count, dtype=np.bool_)
 
     def _forget(self) -> None:
         self._bits = None

@@ -12,6 +12,7 @@ import torch
 from confined import PythonResult, make_cold
 from overspill.errors import InputError, NoRoomError, StaleFileError
 from overspill.graph.dataset import Dataset
+from overspill.graph.paged import PagedArray
 from overspill.graph.reading import lookahead
 from overspill.graph.reading.hot_rows import HotRows
 from overspill.graph.reading.lookahead import ReadingBuffer, SharedReading
@@ -41,7 +42,7 @@ def budget_for(rows: int, row_bytes: int = 64) -> int:
 def test_batches_equal_plain_indexing(
     tmp_path: Path, dtype: str, hot: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookahead, "_is_cached", lambda _array, _ids: False)
+    monkeypatch.setattr(PagedArray, "present_share", lambda _array, _ids: 0.0)
     dataset = wide(tmp_path / "ds", dtype, (3,))
     held = None
     if hot:
@@ -98,7 +99,7 @@ def test_batches_that_do_not_fit_together_are_read_in_groups(
     lists = [np.arange(0, 40), np.arange(30, 60), np.arange(100), np.arange(50, 90), np.arange(9)]
     buffer = ReadingBuffer(reader, X, budget_for(70))
     assert buffer.rows == 70
-    monkeypatch.setattr(lookahead, "_is_cached", lambda _array, _ids: False)
+    monkeypatch.setattr(PagedArray, "present_share", lambda _array, _ids: 0.0)
     reading = SharedReading(reader, X, lists, buffer=buffer)
     for i in (0, 1, 2, 3, 4, 1):  # and a step back
         out = torch.empty((len(lists[i]), 64), dtype=torch.uint8)
@@ -227,7 +228,7 @@ def test_no_more_memory_than_planned(
 def test_ids_that_change_meanwhile_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: int, read_first: bool
 ) -> None:
-    monkeypatch.setattr(lookahead, "_is_cached", lambda _array, _ids: False)
+    monkeypatch.setattr(PagedArray, "present_share", lambda _array, _ids: 0.0)
     reader = RowReader(wide(tmp_path / "ds"))
     lists = [np.arange(500), np.arange(500)]
     reading = SharedReading(reader, X, lists, buffer=ReadingBuffer(reader, X, budget_for(500)))

@@ -43,14 +43,14 @@ def test_what_others_are_about_to_read_stays_in_the_cache(tmp_path: Path) -> Non
     file = PackFile(tmp_path / "rows", record)
     try:
         out = np.empty(8 << 20, np.uint8)
-        file.read(0, out)
+        file.read(16 << 20, out)  # to the end, behind which nothing is read ahead
         assert cached_bytes(tmp_path / "rows") < 2 * MIB
         with (tmp_path / "rows").open("rb") as other:
             os.posix_fadvise(other.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no more than this
             other.read(8 << 20)
         held = cached_bytes(tmp_path / "rows")
         file.read(16 << 20, out)
-        assert 7 * MIB < held <= cached_bytes(tmp_path / "rows") < held + 2 * MIB
+        assert 7 * MIB < held <= cached_bytes(tmp_path / "rows") < held + 4 * MIB
     finally:
         file.close()
 

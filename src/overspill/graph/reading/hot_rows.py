@@ -21,7 +21,6 @@ import torch
 
 from overspill.errors import InputError, NoRoomError, StaleFileError
 from overspill.graph.dataset import Dataset
-from overspill.graph.paged import PagedArray
 from overspill.graph.reading.array_keys import ArrayKey, Owner, record_of
 from overspill.graph.reading.choice import Uses, share_budget
 from overspill.graph.reading.degrees import DegreeUses
@@ -38,7 +37,7 @@ from overspill.graph.reading.row_table import (
     warm_row_table,
     whole_lines,
 )
-from overspill.graph.rows import row_bytes
+from overspill.graph.rows import open_rows, row_bytes
 from overspill.kernels.row_table import list_missing
 from overspill.settings import current_settings
 from overspill.storage.records import FileRecord
@@ -240,10 +239,9 @@ class HotRows:
 
     def _load(self, dataset: Dataset, key: ArrayKey, ids: Ids) -> None:
         record = record_of(dataset, key)
-        size = row_bytes(record)
-        if not ids.size or not size:
+        if not ids.size or not row_bytes(record):
             return
-        array = PagedArray(dataset.path / record.path, record, stride_bytes=size, span_bytes=size)
+        array = open_rows(dataset.path, record)
         read_in_order(array, ids, self._view(self._rows[key]))
         array.check_unchanged()
 

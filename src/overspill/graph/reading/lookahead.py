@@ -17,7 +17,6 @@ several groups, and a batch that exceeds it alone is gathered alone, so that not
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,6 @@ import torch
 from overspill.build.moving.row_warming import warm_row_kernels
 from overspill.errors import InputError, NoRoomError
 from overspill.graph.dataset import Dataset
-from overspill.graph.paged import PagedArray, shows_residency
 from overspill.graph.reading.array_keys import ArrayKey, record_of
 from overspill.graph.reading.ordered import read_in_order
 from overspill.graph.reading.row_reader import RowReader
@@ -42,7 +40,6 @@ from overspill.graph.reading.row_table import (
 )
 from overspill.graph.rows import row_bytes
 from overspill.kernels.row_table import collect_ids
-from overspill.linux.presence import MOST_PROBES, PresenceMap
 
 _ID_BYTES = 8
 _CACHED_SHARE = 0.9
@@ -181,7 +178,7 @@ class SharedReading:
         if found and not 0 <= held[0] <= held[-1] < self._reader.record(self._key).shape[0]:
             raise self._changed()
         array.check_unchanged()
-        self._cached = _is_cached(array, held)
+        self._cached = array.present_share(held) > _CACHED_SHARE
         if self._cached:
             return False
         fill_table(slots[: slot_count(found)], held)
@@ -195,14 +192,3 @@ class SharedReading:
             f"ids of rows of {self._key} changed after they were given to be read together",
             remedy="leave the lists as they are until their batches were copied",
         )
-
-
-def _is_cached(array: PagedArray, ids: Ids) -> bool:
-    """Whether nearly all rows are in the page cache, by a look at some of them."""
-    if not ids.size or not array.span_bytes:
-        return False
-    some = ids[np.linspace(0, ids.size - 1, min(ids.size, MOST_PROBES)).astype(np.int64)]
-    starts = array.mapping.nbytes - array.payload_bytes + some * array.stride_bytes
-    shown = shows_residency(Path(array.mapping.path))
-    present = PresenceMap(array.mapping, shown=shown).spans_present(starts, array.span_bytes)
-    return float(present.mean()) > _CACHED_SHARE

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +23,7 @@ import numpy.typing as npt
 from overspill.errors import MappingError, StaleFileError
 from overspill.graph.paged import PagedArray
 from overspill.kernels.rows import take_rows
+from overspill.kernels.words import widest_word
 from overspill.linux.direct import DIRECT_ALIGNMENT_BYTES, DirectReader, aligned_bytes
 from overspill.linux.fetch import PAGE_BYTES, REQUEST_BYTES
 from overspill.linux.identity import identify_file
@@ -37,7 +37,6 @@ _PIECES = SCAN_BYTES // _PIECE_BYTES
 _SCANNED_SHARE = 0.25
 # Rows looked at together: what is worked out of them takes 32 bytes each.
 _CHUNK_ROWS = 1 << 18
-_WORDS = (np.uint64, np.uint32, np.uint16, np.uint8)
 
 
 def read_in_order(array: PagedArray, ids: Ids, out: _Bytes) -> None:
@@ -88,7 +87,7 @@ class _Scan:
 
     def __init__(self, array: PagedArray) -> None:
         self._array, self._path = array, array.mapping.path
-        self._start = array.mapping.nbytes - array.payload_bytes
+        self._start = array.payload_offset
         self._rows = max(1, _PIECE_BYTES // array.stride_bytes)
         size = self._rows * array.stride_bytes + 2 * DIRECT_ALIGNMENT_BYTES
         self._memory = [aligned_bytes(size) for _ in range(_PIECES)]
@@ -138,11 +137,9 @@ class _Scan:
         (start, stop), first, memory, read = piece
         stride, skip = self._array.stride_bytes, read.result()
         rows = memory[skip : skip + (int(ids[stop - 1]) + 1 - first) * stride]
-        word: Any = next(
-            word for word in _WORDS if (stride | out.ctypes.data) % np.dtype(word).itemsize == 0
-        )
+        word = widest_word(stride | out.ctypes.data | rows.ctypes.data)
         take_rows(
-            rows.view(word).reshape(-1, stride // np.dtype(word).itemsize),
+            rows.view(word).reshape(-1, stride // word.itemsize),
             ids[start:stop],
             first,
             out[start:stop].view(word),

@@ -13,17 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from overspill.errors import InputError
 from overspill.graph.dataset import Dataset
 from overspill.graph.node_ids import require_within, whole_ids
 from overspill.graph.paged import PagedArray
 from overspill.graph.reading.array_keys import ArrayKey, record_of
 from overspill.graph.reading.counters import SlotCounts
 from overspill.graph.reading.hot_rows import HotRows
-from overspill.graph.rows import row_bytes
+from overspill.graph.rows import bytes_for, open_rows, row_bytes, take_checked
 from overspill.storage.records import FileRecord
-from overspill.tensors.dtypes import torch_dtype
-from overspill.tensors.layouts import bytes_of
 
 _Ids = npt.NDArray[np.int64]
 
@@ -65,11 +62,7 @@ class RowReader:
         """The random reader of an array, its rows as items."""
         held = self._arrays.get(key)
         if held is None:
-            record = self.record(key)
-            size = row_bytes(record)
-            path = self.dataset.path / record.path
-            held = PagedArray(path, record, stride_bytes=size, span_bytes=size)
-            self._arrays[key] = held
+            held = self._arrays[key] = open_rows(self.dataset.path, self.record(key))
         return held
 
     def check_unchanged(self) -> None:
@@ -111,9 +104,7 @@ class RowReader:
         array.check_unchanged()
         self.count_rows(key, wanted.size)
         rest, places = self.copy_hot(key, wanted, filled)
-        array.take(rest, filled, places=places, threads=torch.get_num_threads())
-        # A cut within a page leaves zeros in it, and no error.
-        array.check_unchanged()
+        take_checked(array, rest, filled, places=places)
 
     def checked(self, key: ArrayKey, ids: torch.Tensor | npt.NDArray[Any] | Sequence[int]) -> _Ids:
         """Ids as int64, held against the array's range (InputError)."""
@@ -127,17 +118,7 @@ class RowReader:
 
     def bytes_for(self, key: ArrayKey, rows: int, out: torch.Tensor) -> npt.NDArray[np.uint8]:
         """The bytes of a tensor that rows go into: uint8 (rows, bytes a row) (InputError)."""
-        record = self.record(key)
-        shape, dtype = (rows, *record.shape[1:]), torch_dtype(record.dtype)
-        fits = tuple(out.shape) == shape and out.dtype == dtype and out.is_contiguous()
-        if not fits or out.device.type != "cpu" or out.requires_grad:
-            raise InputError(
-                f"out is {out.dtype} {tuple(out.shape)} on {out.device} where a contiguous CPU "
-                f"tensor {dtype} {shape} without a gradient is needed",
-                remedy="allocate it like that",
-            )
-        filled: npt.NDArray[np.uint8] = bytes_of(out).numpy().reshape(rows, row_bytes(record))
-        return filled
+        return bytes_for(self.record(key), rows, out)
 
     def copy_hot(
         self, key: ArrayKey, ids: _Ids, filled: npt.NDArray[np.uint8]

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from overspill.kernels.row_table import collect_ids, copy_held, enter_ids, list_missing
+from overspill.kernels.words import widest_word
 
 Ids = npt.NDArray[np.int64]
 _NARROW_IDS = 2**31
 _LINE_BYTES = 64
-_WORDS = (np.uint64, np.uint32, np.uint16, np.uint8)
 
 
 def table_dtype(count: int) -> np.dtype[Any]:
@@ -52,7 +52,7 @@ def copy_rows(
     if out.shape[1] == 0:
         return 0
     sizes = out.shape[1] | rows.ctypes.data | out.ctypes.data
-    word = next(word for word in _WORDS if sizes % np.dtype(word).itemsize == 0)
+    word = widest_word(sizes)
     return int(copy_held((table, rows.view(word)), wanted, out.view(word), rest))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from overspill.graph.sampling import candidates
+import overspill.graph.sampling.candidates as whole_rows
 from overspill.graph.sampling.candidates import Candidates
 from overspill.graph.sampling.hops import HopEdges
 from overspill.graph.sampling.in_edges import InEdges
@@ -74,14 +74,14 @@ def _parts(frontier: Frontier) -> Iterator[Frontier]:
     first = 0
     extents = frontier.extents
     while first < len(extents):
-        end = cut_group(extents, first, 0, False, candidates.MOST_EDGES)
+        end = cut_group(extents, first, 0, False, whole_rows.MOST_EDGES)
         group = frontier.part(first, end)
         start, stop = group.extents[0].tolist()
-        if end > first + 1 or stop - start <= candidates.MOST_EDGES:
+        if end > first + 1 or stop - start <= whole_rows.MOST_EDGES:
             yield group
         else:
-            for low in range(start, stop, candidates.MOST_EDGES):
-                piece = np.array([[low, min(low + candidates.MOST_EDGES, stop)]], np.int64)
+            for low in range(start, stop, whole_rows.MOST_EDGES):
+                piece = np.array([[low, min(low + whole_rows.MOST_EDGES, stop)]], np.int64)
                 yield Frontier(
                     extents=piece, first_local=group.first_local, limits=group.limits, key=group.key
                 )

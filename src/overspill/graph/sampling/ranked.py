@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+import overspill.graph.sampling.candidates as whole_rows
 from overspill.errors import InputError
-from overspill.graph.sampling import candidates
 from overspill.graph.sampling.buffers import Buffer
 from overspill.graph.sampling.candidates import Candidates
 from overspill.graph.sampling.hops import HopEdges
@@ -104,9 +104,9 @@ class RankedPicker:
         first = 0
         extents = frontier.extents
         while first < len(extents):
-            end = cut_group(extents, first, rule.fan_out, rule.replace, candidates.MOST_EDGES)
+            end = cut_group(extents, first, rule.fan_out, rule.replace, whole_rows.MOST_EDGES)
             group = frontier.part(first, end)
-            if end == first + 1 and _degree(group) > candidates.MOST_EDGES:
+            if end == first + 1 and _degree(group) > whole_rows.MOST_EDGES:
                 self._pick_hub(edges, group, rule, found)
             else:
                 self._pick_group(edges, group, rule, found)
@@ -200,8 +200,8 @@ class RankedPicker:
     def _pieces(self, hub: Frontier) -> Iterator[_Ids]:
         """Places of a hub's edges, so many at a time."""
         start, end = hub.extents[0].tolist()
-        for first in range(start, end, candidates.MOST_EDGES):
-            last = min(first + candidates.MOST_EDGES, end)
+        for first in range(start, end, whole_rows.MOST_EDGES):
+            last = min(first + whole_rows.MOST_EDGES, end)
             yield self._held.places(np.array([[first, last]], np.int64))
 
     def _heap(self, rule: Rule, degree: int) -> tuple[_Ids, _Ids]:
