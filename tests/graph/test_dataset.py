@@ -21,6 +21,7 @@ from overspill.storage.manifest import (
     publish_manifest,
 )
 from overspill.storage.records import numpy_view_dtype
+from reading_graphs import BUYS, LIKES, write_market
 from small_graphs import random_graph, write_array, write_graph
 
 EMPTY = (np.zeros(5, np.int64), np.zeros(0, np.int32))
@@ -273,3 +274,9 @@ def test_threads_may_share_a_dataset(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+def test_of_several_types_the_repr_names_each(tmp_path: Path) -> None:
+    market = write_market(tmp_path / "ds")
+    named = f"node_types=['user', 'item'], edge_types={[BUYS, LIKES]}"
+    assert repr(market).endswith(f"num_nodes=500, num_edges=4000, {named})")

@@ -282,9 +282,10 @@ class Dataset:
         return _chosen(self.manifest.edge_types, edge_type, "edge type")
 
     def __repr__(self) -> str:
-        return (
-            f"Dataset({str(self.path)!r}, num_nodes={self.num_nodes}, num_edges={self.num_edges})"
-        )
+        told = f"Dataset({str(self.path)!r}, num_nodes={self.num_nodes}, num_edges={self.num_edges}"
+        if len(self.node_types) > 1 or len(self.edge_types) > 1:
+            told += f", node_types={self.node_types}, edge_types={self.edge_types}"
+        return told + ")"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (str(self.path), self.manifest.identifier)

@@ -17,7 +17,7 @@ from typed_graphs import write_typed
 MIB = 1 << 20
 KEY = stream_key(1)
 TO = ("n", "to", "n")
-NODES, DEGREE, SEEDS = 120_000, 6, 3000
+NODES, DEGREE, SEEDS = 600_000, 6, 15_000
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +61,10 @@ def test_a_sampler_takes_no_more_than_it_says(
         tracemalloc.stop()
     (per_hop,) = sampled.edges_per_hop.values()
     reads = 32 * max(per_hop) + 8 * MIB  # what a PagedArray takes meanwhile
-    allowed = edge * sum(per_hop) + largest * max(per_hop) + node * sampled.num_nodes() + fixed
-    assert sum(per_hop) > 130_000 and peak <= allowed + reads
-    # It is no empty promise: without what an edge is said to take, it would be broken.
-    assert peak > 16 * sum(per_hop) + 16 * sampled.num_nodes()
+    parts = edge * sum(per_hop) + largest * max(per_hop) + node * sampled.num_nodes()
+    assert sum(per_hop) > 650_000 and peak <= parts + fixed + reads
+    # Most buffers have just grown, and not all at once: twice the bytes of an edge would show.
+    assert 0.6 * parts < peak <= 0.87 * parts
 
 
 def test_induced_edges_take_no_more_than_the_module_says(path: Path) -> None:
