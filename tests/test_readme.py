@@ -27,4 +27,4 @@ def test_the_readme_runs(block: str, tmp_path: Path) -> None:
 
 def test_ten_lines_are_ten() -> None:
     assert len([line for line in BLOCKS[0].splitlines() if line]) == 10
-    assert len(BLOCKS) == 5
+    assert len(BLOCKS) == 6

@@ -56,7 +56,10 @@ def test_prefetch_is_lowered_to_the_last_byte(factor: int) -> None:
     plan = plan_loader(DEMAND, room_for(demand))
     assert plan.prefetch_factor == factor
     assert plan.projected_bytes == plan.allowed_bytes
-    assert "prefetch_factor 4 would take" in plan.reason
+    assert "prefetch_factor 4 would take" in plan.reason and "of it in /dev/shm" in plan.reason
+    alone = replace(demand, workers=0)
+    told = plan_loader(replace(alone, prefetch_factor=4), room_for(alone)).reason
+    assert "would take" in told and "/dev/shm" not in told
     if factor > 1:
         assert plan_loader(DEMAND, room_for(demand, -1)).prefetch_factor == factor - 1
 
@@ -141,6 +144,44 @@ def test_without_workers_batches_made_ahead_go_down_to_none() -> None:
     assert plan_loader(alone, room_for(none)).prefetch_factor == 0
     with pytest.raises(NoRoomError):
         plan_loader(alone, room_for(none, -1))
+
+
+def test_reading_is_counted_by_blocks_and_in_every_process() -> None:
+    cost = ReadingCost(block_items=1000, item_bytes=32, id_bytes=16, fixed_bytes=500)
+    assert cost.most_bytes(10) == 10 * 48 + 500
+    assert cost.most_bytes(5000) == 1000 * 32 + 5000 * 16 + 500
+    more = replace(DEMAND.reading, fixed_bytes=DEMAND.reading.fixed_bytes + 100, id_bytes=16)
+    grown = replace(DEMAND, reading=more)
+    # The edges of a hop are the most items here.
+    assert grown.extra_bytes - DEMAND.extra_bytes == 2 * (100 + 16 * 150_000)
+    many = replace(grown, nodes=200_000)
+    assert many.sampler_bytes > replace(many, reading=DEMAND.reading).sampler_bytes + 16 * 200_000
+
+
+def test_a_prefetch_without_end_is_lowered_at_once() -> None:
+    demand = replace(DEMAND, prefetch_factor=10**9)
+    plan = plan_loader(demand, ROOM)
+    one_more = replace(DEMAND, prefetch_factor=plan.prefetch_factor + 1)
+    assert 4 <= plan.prefetch_factor < 200 and plan.projected_bytes <= plan.allowed_bytes
+    with pytest.raises(NoRoomError):
+        plan_loader(replace(DEMAND, prefetch_factor=1), replace(room_for(DEMAND), limit_bytes=0))
+    assert ROOM.base_bytes + one_more.extra_bytes > ROOM.allowed_bytes or (
+        ROOM.shm_bytes is not None and one_more.shm_bytes > ROOM.shm_bytes
+    )
+
+
+def test_what_could_be_left_out_is_named() -> None:
+    wishes = replace(DEMAND, lookahead=4, read_together_bytes=MIB, hot_bytes=100 * MIB)
+    with pytest.raises(NoRoomError) as caught:
+        plan_loader(wishes, replace(ROOM, limit_bytes=500 * MIB))
+    assert "less hot_rows or lookahead, or none" in (caught.value.remedy or "")
+    assert "100.0 MiB of hot rows and 200.0 MiB in use" in str(caught.value)
+    packed = replace(DEMAND, workers=0, prefetch_factor=0, packs=True)
+    with pytest.raises(NoRoomError, match="less pack, or none"):
+        plan_loader(packed, room_for(replace(packed, packs=False)))
+    with pytest.raises(NoRoomError) as bare:
+        plan_loader(DEMAND, replace(ROOM, limit_bytes=500 * MIB))
+    assert "or none" not in (bare.value.remedy or "")
 
 
 def test_packing_is_planned_for_where_it_takes_the_most() -> None:

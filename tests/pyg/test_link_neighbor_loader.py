@@ -12,8 +12,18 @@ import torch
 from scipy import stats
 from torch_geometric.sampler import NegativeSampling
 
-from loaded_batches import BUYS, KNOWS, all_listed, assert_batch, club, market, naive
+from loaded_batches import (
+    BUYS,
+    KNOWS,
+    all_listed,
+    assert_batch,
+    club,
+    market,
+    naive,
+    stop_workers,
+)
 from overspill.errors import InputError
+from overspill.graph.construct import build_dataset
 from overspill.graph.dataset import open_dataset
 from overspill.pyg import LinkNeighborLoader
 from typed_graphs import TypedGraph
@@ -257,6 +267,56 @@ def test_the_same_seed_draws_the_same_negatives_whatever_torch_is_seeded_with(
 
 
 @pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (torch.tensor([False, True, False]), [1, 2, 1]),
+        (torch.tensor([0, 255, 3], dtype=torch.uint8), [1, 256, 4]),
+        (torch.tensor([0, 4, 3], dtype=torch.uint8), [1, 5, 4]),
+        (torch.tensor([0.0, 2.5, 1.0]), [1.0, 3.5, 2.0]),
+        (torch.tensor([True, True, True]), [True, True, True]),
+    ],
+)
+def test_no_class_is_lost_where_zero_becomes_the_negatives(
+    tmp_path: Path, labels: torch.Tensor, expected: list[float]
+) -> None:
+    club(tmp_path)
+    links = torch.tensor([[0, 1, 2], [3, 4, 5]])
+    (batch,) = LinkNeighborLoader(
+        open_dataset(tmp_path), [1], links, edge_label=labels, neg_sampling="binary", batch_size=3
+    )
+    assert batch.edge_label.tolist() == [*expected, 0, 0, 0]
+
+
+@pytest.mark.parametrize("duplicates", ["keep", "drop"])
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_labels_of_the_datasets_edges_are_in_the_inputs_order(
+    tmp_path: Path, duplicates: str, num_workers: int
+) -> None:
+    rng = np.random.default_rng(0)
+    edges = rng.integers(0, 20, (2, 300))
+    ds = build_dataset(
+        tmp_path / "d", edges=edges, num_nodes=20, edge_ids=True, duplicates=duplicates
+    )
+    labels = torch.from_numpy(edges[0] * 100 + edges[1])
+    loader = LinkNeighborLoader(
+        ds, [1], ds.edge_types[0], edge_label=labels, input_id=torch.arange(300) * 2,
+        shuffle=True, batch_size=40, num_workers=num_workers,
+    )  # fmt: skip
+    seen = []
+    for batch in loader:
+        source, target = batch.n_id[batch.edge_label_index]
+        assert batch.edge_label.tolist() == (source * 100 + target).tolist()
+        rows = edges[:, batch.input_id.numpy() // 2]
+        assert rows.tolist() == [source.tolist(), target.tolist()]
+        seen += batch.input_id.tolist()
+    assert len(set(seen)) == len(seen) == len(loader.dataset)  # type: ignore[arg-type]
+    assert (len(seen) == 300) == (duplicates == "keep")
+    with pytest.raises(InputError, match=r"edge_label has 200 entries for \d+ edges of the input"):
+        LinkNeighborLoader(ds, [1], ds.edge_types[0], edge_label=labels[:200])
+    stop_workers(loader)
+
+
+@pytest.mark.parametrize(
     ("options", "told"),
     [
         ({"edge_label_index": None}, "names no edge type"),
@@ -264,14 +324,29 @@ def test_the_same_seed_draws_the_same_negatives_whatever_torch_is_seeded_with(
         ({"edge_label_index": (BUYS, torch.zeros(3, dtype=torch.int64))}, r"shape \(3,\)"),
         ({"edge_label_index": (BUYS, [[70], [0]])}, "sources.*70 at position 0"),
         ({"edge_label_index": (BUYS, [[0], [50]])}, "targets.*50 at position 0"),
-        ({"edge_label": torch.ones(3)}, r"edge_label has shape \(3,\) for 300 links"),
+        (
+            {"edge_label": torch.ones(3), "edge_label_index": (BUYS, [[0], [0]])},
+            r"edge_label has shape \(3,\) for 1 links",
+        ),
+        ({"edge_label": torch.ones(300)}, "edge_label is given.*order in the input.*edge_ids=True"),
+        ({"input_id": torch.arange(300)}, "input_id is given.*order in the input"),
         ({"edge_label_time": torch.ones(300)}, "whole numbers|no time_attr"),
+        ({"neg_sampling": "binary", "neg_sampling_ratio": 2.0}, "exclude each other"),
+        ({"neg_sampling_ratio": float("inf")}, "amount inf is not finite"),
+        ({"neg_sampling": ("binary", float("nan"))}, "cannot be understood"),
         ({"time_attr": "t"}, "there is no edge_label_time"),
         ({"neg_sampling": "ternary"}, "neg_sampling='ternary'"),
         ({"neg_sampling": 3}, "neg_sampling=3"),
         ({"neg_sampling": ("triplet", 1.5)}, "integer"),
         ({"neg_sampling": ("binary", -1)}, "positive"),
-        ({"neg_sampling": "triplet", "edge_label": torch.ones(300)}, "triplets have no labels"),
+        (
+            {
+                "neg_sampling": "triplet",
+                "edge_label": torch.ones(1),
+                "edge_label_index": (BUYS, [[0], [0]]),
+            },
+            "triplets have no labels",
+        ),
         (
             {"neg_sampling": NegativeSampling("binary", dst_weight=torch.ones(7))},
             r"dst_weight has shape \(7,\) for 50 nodes",

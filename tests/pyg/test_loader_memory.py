@@ -11,6 +11,7 @@ import pytest
 
 from capabilities import requires
 from confined import PythonResult, make_cold
+from overspill.graph.paged import BLOCK_ITEMS
 from small_graphs import compress, write_graph
 from typed_graphs import write_typed
 
@@ -80,6 +81,37 @@ def test_an_epoch_over_larger_features_keeps_to_its_projection(
     assert result.peaks.anon_shmem_bytes <= projected <= allowed <= limit
     # Once the first epoch has filled its buffers nothing grows any more.
     assert anon[-1] <= anon[0] + 8 * MIB
+
+
+LARGE_BATCH = """
+import sys
+import torch
+from overspill.graph.dataset import open_dataset
+from overspill.pyg import NeighborLoader
+
+if __name__ == "__main__":
+    ds = open_dataset(sys.argv[1])
+    loader = NeighborLoader(
+        ds, [4], batch_size=ds.num_nodes // 7 + 1, input_nodes=torch.arange(0, ds.num_nodes, 7),
+        features=[], memory_limit=int(sys.argv[2]), seed=1,
+    )
+    (batch,) = loader
+    print(loader.plan.projected_bytes, loader.plan.allowed_bytes, batch.edge_index.shape[1])
+"""
+
+
+@pytest.mark.memory
+@requires("memory_cgroup")
+def test_a_hop_of_more_edges_than_are_read_at_a_time_keeps_to_its_projection(
+    run_python: Callable[..., PythonResult], large_graph: Path
+) -> None:
+    limit = 1200 * MIB
+    make_cold(*large_graph.iterdir())
+    arguments = [large_graph, limit]
+    result = run_python(LARGE_BATCH, limit_bytes=limit, arguments=arguments).check()
+    projected, allowed, edges = (int(word) for word in result.stdout.split())
+    assert result.kills == 0 and edges > BLOCK_ITEMS
+    assert result.peaks.anon_shmem_bytes <= projected <= allowed <= limit
 
 
 TYPED = """

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import overspill as ov
-from loaded_batches import BUYS, KNOWS, LIKED, all_listed, market, stop_workers
+from loaded_batches import BUYS, KNOWS, LIKED, all_listed, listed, market, stop_workers
 from overspill.errors import InputError
 from overspill.graph.dataset import Dataset, open_dataset
-from overspill.pyg import HotRows, NeighborLoader
+from overspill.pyg import HotRows, LinkNeighborLoader, NeighborLoader
 from overspill.pyg.packed import PackPlace
 
 
@@ -105,6 +105,15 @@ def test_each_threads_pass_is_an_epoch_of_its_own(ds: Dataset) -> None:
     assert sorted(map(str, found)) == sorted(map(str, expected))
 
 
+def test_the_same_places_give_the_same_batch_whatever_the_epoch(ds: Dataset) -> None:
+    loader = users(ds)
+    first = listed(loader([0, 1, 2]))
+    list(loader)
+    loader.set_epoch(7)
+    assert listed(loader(torch.tensor([0, 1, 2]))) == first
+    assert listed(loader([2, 1, 0])) != first
+
+
 def test_uses_are_counted_over_no_more_batches_than_asked_for(ds: Dataset) -> None:
     sampled: list[int] = []
 
@@ -126,6 +135,17 @@ def test_uses_are_counted_over_no_more_batches_than_asked_for(ds: Dataset) -> No
 def test_a_seed_that_is_no_whole_number_is_refused(ds: Dataset, seed: Any) -> None:
     with pytest.raises(InputError, match="is not a whole number"):
         NeighborLoader(ds, [3], "user", seed=seed)
+
+
+def test_times_that_are_not_whole_or_not_there_are_told_by_name(ds: Dataset) -> None:
+    times = torch.full((70,), 0.5)
+    with pytest.raises(InputError, match=r"input_time holds torch.float32.*whole numbers"):
+        NeighborLoader(ds, [3], "user", input_time=times, time_attr="t")
+    with pytest.raises(InputError, match=r"no 'when'.*an array of theirs: x"):
+        NeighborLoader(ds, [3], "user", time_attr="when")
+    ends = (BUYS, torch.tensor([[0], [0]]))
+    with pytest.raises(InputError, match=r"edge_label_time holds torch.float32"):
+        LinkNeighborLoader(ds, [3], ends, edge_label_time=times[:1], time_attr="t")
 
 
 def test_a_seed_of_numpys_is_the_number(ds: Dataset) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,23 @@ def test_all_links_of_a_type_come_from_the_graph_store(tmp_path: Path) -> None:
     np.testing.assert_array_equal(batch["user"].n_id[source], rows.indices)
     found = np.repeat(np.arange(50), np.diff(rows.indptr))
     np.testing.assert_array_equal(batch["item"].n_id[target], found)
+
+
+def test_a_fork_while_a_thread_samples_leaves_the_child_no_lock(tmp_path: Path) -> None:
+    club(tmp_path)
+    sampler = NeighborSampler(open_dataset(tmp_path), [3])
+    inputs = NodeSamplerInput(input_id=None, node=torch.arange(5))
+    expected = sampler.sample_from_nodes(inputs).node.tolist()
+    sampling = sampler._sampling
+    with sampling._turn:  # as a thread does that is sampling
+        child = os.fork()
+        if child == 0:
+            if not sampling._turn.acquire(timeout=10):
+                os._exit(1)
+            sampling._turn.release()
+            os._exit(0 if sampler.sample_from_nodes(inputs).node.numel() else 2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(sampler.sample_from_nodes(inputs).node.tolist()) == len(expected)
 
 
 def test_edge_attributes_of_a_data_object_fit_where_edge_ids_are_kept(tmp_path: Path) -> None:

@@ -189,6 +189,29 @@ def test_a_pack_of_other_batches_is_refused(tmp_path: Path, ds: Dataset) -> None
         users(ds, pack=tmp_path / "pack", subgraph_type="bidirectional")
 
 
+def test_without_a_seed_a_pack_tells_its_own(tmp_path: Path, ds: Dataset) -> None:
+    options: dict[str, Any] = {"batch_size": 8, "shuffle": True, "pack": tmp_path / "pack"}
+    first = NeighborLoader(ds, [3, 2], "user", **options)
+    expected = all_listed(first)
+    again = NeighborLoader(ds, [3, 2], "user", **options)
+    assert again.seed == first.seed and all_listed(again) == expected
+    with pytest.raises(InputError, match="made otherwise: seed "):
+        next(iter(NeighborLoader(ds, [3, 2], "user", seed=first.seed + 1, **options)))
+
+
+def test_a_pack_of_other_batches_tells_what_differs_and_no_hash(
+    tmp_path: Path, ds: Dataset
+) -> None:
+    next(iter(users(ds, pack=tmp_path / "pack")))
+    other = NeighborLoader(
+        ds, [3, 2], ("user", [1, 2]), replace=True, pack=tmp_path / "pack", **OPTIONS
+    )
+    with pytest.raises(InputError) as caught:
+        next(iter(other))
+    told = str(caught.value)
+    assert "other inputs; replace 'False', not 'True'" in told and "num_neighbors" not in told
+
+
 class Dropping:
     def __call__(self, out: Any) -> Any:
         return out

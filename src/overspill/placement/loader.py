@@ -7,7 +7,7 @@ take, and the sampler refuses a batch that outgrows it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from overspill.errors import NoRoomError
@@ -93,6 +93,7 @@ class LoaderDemand:
             read in several goes.
         read_floor_bytes: What that buffer has in any case.
         packs: Whether batches may have to be packed before the first one.
+        hot_bytes: Hot rows, which are held already.
     """
 
     workers: int
@@ -114,6 +115,7 @@ class LoaderDemand:
     read_together_bytes: int = 0
     read_floor_bytes: int = 0
     packs: bool = False
+    hot_bytes: int = 0
 
     @property
     def row_bytes(self) -> int:
@@ -242,18 +244,18 @@ def plan_loader(demand: LoaderDemand, room: LoaderRoom) -> LoaderPlan:
     Raises:
         NoRoomError: Not even one batch a worker fits; names the two figures and what to change.
     """
-    for tried in _smaller_and_smaller(demand):
-        if _fits(tried, room):
-            return LoaderPlan(
-                prefetch_factor=tried.prefetch_factor,
-                projected_bytes=room.base_bytes + tried.extra_bytes,
-                allowed_bytes=room.allowed_bytes,
-                nodes=demand.nodes,
-                edges=demand.edges,
-                reason=_reason(demand, tried, room),
-                read_together_bytes=tried.read_together_bytes,
-            )
-    raise _no_room(_least(demand), room)
+    if not _fits(_least(demand), room):
+        raise _no_room(_least(demand), room)
+    chosen = _largest(demand, room)
+    return LoaderPlan(
+        prefetch_factor=chosen.prefetch_factor,
+        projected_bytes=room.base_bytes + chosen.extra_bytes,
+        allowed_bytes=room.allowed_bytes,
+        nodes=demand.nodes,
+        edges=demand.edges,
+        reason=_reason(demand, chosen, room),
+        read_together_bytes=chosen.read_together_bytes,
+    )
 
 
 def _least(demand: LoaderDemand) -> LoaderDemand:
@@ -262,15 +264,21 @@ def _least(demand: LoaderDemand) -> LoaderDemand:
     return replace(demand, prefetch_factor=factor, read_together_bytes=together)
 
 
-def _smaller_and_smaller(demand: LoaderDemand) -> Iterator[LoaderDemand]:
-    """What may do instead: a smaller buffer to read together first, then fewer batches ahead."""
+def _largest(demand: LoaderDemand, room: LoaderRoom) -> LoaderDemand:
+    """What fits: a smaller buffer to read together first, then fewer batches ahead."""
     least = _least(demand)
-    for factor in range(demand.prefetch_factor, least.prefetch_factor - 1, -1):
-        together = demand.read_together_bytes
-        while together > least.read_together_bytes:
-            yield replace(demand, prefetch_factor=factor, read_together_bytes=together)
-            together //= 2
-        yield replace(demand, prefetch_factor=factor, read_together_bytes=least.read_together_bytes)
+    low, high = least.prefetch_factor, demand.prefetch_factor
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = _fits(replace(least, prefetch_factor=middle), room)
+        low, high = (middle, high) if fits else (low, middle - 1)
+    together = demand.read_together_bytes
+    while together > least.read_together_bytes:
+        tried = replace(demand, prefetch_factor=low, read_together_bytes=together)
+        if _fits(tried, room):
+            return tried
+        together //= 2
+    return replace(least, prefetch_factor=low)
 
 
 def _fits(demand: LoaderDemand, room: LoaderRoom) -> bool:
@@ -291,13 +299,13 @@ def _most_bytes(rows: Iterable[RowsOfType], total: int) -> int:
 def _reason(demand: LoaderDemand, chosen: LoaderDemand, room: LoaderRoom) -> str:
     if chosen.prefetch_factor == demand.prefetch_factor:
         return f"batches of up to {format_bytes(demand.batch_bytes)} fit"
-    return (
-        f"prefetch_factor {demand.prefetch_factor} would take up to "
-        f"{format_bytes(room.base_bytes + demand.extra_bytes)} "
-        f"({format_bytes(demand.shm_bytes)} of it in /dev/shm), and there is room for "
-        f"{format_bytes(room.allowed_bytes)}"
-        + ("" if room.shm_bytes is None else f" ({format_bytes(room.shm_bytes)} in /dev/shm)")
-    )
+    wanted = format_bytes(room.base_bytes + demand.extra_bytes)
+    there = format_bytes(room.allowed_bytes)
+    if demand.shm_bytes and room.shm_bytes is not None:
+        wanted += f" ({format_bytes(demand.shm_bytes)} of it in /dev/shm)"
+        there += f" ({format_bytes(room.shm_bytes)} in /dev/shm)"
+    ahead = f"prefetch_factor {demand.prefetch_factor} would take up to {wanted}"
+    return f"{ahead}, and there is room for {there}"
 
 
 def _no_room(least: LoaderDemand, room: LoaderRoom) -> NoRoomError:
@@ -305,10 +313,19 @@ def _no_room(least: LoaderDemand, room: LoaderRoom) -> NoRoomError:
     shrink = ["a smaller batch_size, smaller fan-outs, fewer features"]
     if least.workers:
         shrink.append("fewer workers (num_workers=0 needs no /dev/shm)")
+    wishes = {
+        "hot_rows": least.hot_bytes > 0,
+        "lookahead": least.lookahead > 1,
+        "pack": least.extra_bytes == least.packing_bytes,
+    }
+    fewer = [name for name, is_on in wishes.items() if is_on]
+    if fewer:
+        shrink.append(f"less {' or '.join(fewer)}, or none")
     if projected > room.allowed_bytes:
         raised = f"a limit of {format_bytes(projected + room.reserve_bytes)} or more"
         # What the process holds already is Python, torch and PyG: no batch is small enough then.
-        hopeless = room.base_bytes + least.sampler_bytes > room.allowed_bytes
+        bare = room.base_bytes - least.hot_bytes
+        hopeless = not fewer and bare + least.sampler_bytes > room.allowed_bytes
         remedies = [raised] if hopeless else [*shrink, raised]
         what, needed, there = "memory", projected, room.allowed_bytes
     else:
@@ -318,7 +335,8 @@ def _no_room(least: LoaderDemand, room: LoaderRoom) -> NoRoomError:
     return NoRoomError(
         f"the loader does not fit in {what}: batches of up to {least.nodes} nodes and "
         f"{least.edges} edges take {format_bytes(least.batch_bytes)} each, {least.batches} at a "
-        f"time, beside {least.workers} workers and {format_bytes(room.base_bytes)} in use, with "
+        f"time, beside {least.workers} workers, {format_bytes(least.hot_bytes)} of hot rows and "
+        f"{format_bytes(room.base_bytes - least.hot_bytes)} in use, with "
         f"{format_bytes(room.reserve_bytes)} kept free",
         needed_bytes=needed,
         available_bytes=there,

@@ -40,7 +40,9 @@ class LinkNeighborLoader(SampledLoader):
         edge_label_index: The links: (2, links) sources and targets; an edge type for all of its
             edges, in the dataset's order, by target; a pair of an edge type and links, or None for
             all; None where there is one edge type.
-        edge_label: (links, ...) labels, or None.
+        edge_label: (links, ...) labels, or None. Of the dataset's own edges these, times and
+            `input_id` are in the order of the input, for which it must keep edge ids. With binary
+            negatives classes count from 1 up, 0 being theirs; bools become int64.
         edge_label_time: int64 (links,); given exactly where `time_attr` is.
         replace: As for `NeighborLoader`.
         subgraph_type: As for `NeighborLoader`. The links themselves are not left out of what is

@@ -13,8 +13,9 @@ import torch
 from overspill.errors import InputError
 from overspill.graph.dataset import Dataset, EdgeType
 from overspill.graph.node_ids import require_within, whole_ids
+from overspill.pyg.edge_files import EdgeNumbers, keeps_edge_ids
 from overspill.pyg.sampling import is_hetero
-from overspill.pyg.seeds import digest_of
+from overspill.pyg.seeds import digest_of, require_whole
 
 _Ids = npt.NDArray[np.int64]
 InputEdges = (
@@ -74,8 +75,14 @@ class LinkInputs:
         times: Whole numbers (links,), or None.
         input_id: What to call each link in `input_ids`; None for its place.
 
+    Labels, times and names of a type's own edges are in the order of the input's edges: they are
+    found by the edge ids that the dataset keeps, read for each batch, and once as a whole.
+
     Raises:
-        InputError: Ends out of range, another shape, or no such edge type.
+        InputError: Ends out of range, another shape, or no such edge type; labels, times or names
+            of edges whose ids are not kept.
+        StaleFileError: A file was cut, replaced or removed.
+        MappingError: The disk refused to read.
     """
 
     def __init__(
@@ -92,6 +99,9 @@ class LinkInputs:
         self.edge_type: EdgeType = record.key
         self._ends = None if ends is None else _ends(dataset, record.key, ends)
         self._count = record.count if self._ends is None else self._ends.shape[1]
+        given = {"edge_label": labels, "edge_label_time": times, "input_id": input_id}
+        told = [name for name, values in given.items() if values is not None]
+        self._numbers = _EdgesOfInput(dataset, type, told[0]) if told and ends is None else None
         self._labels = None if labels is None else self._one_each(_values(labels), "edge_label")
         self._times = self._whole(times, "edge_label_time")
         self._names = self._whole(input_id, "input_id")
@@ -124,33 +134,81 @@ class LinkInputs:
     def make_zero_negative(self) -> None:
         """Count labels up by one where the smallest is 0, so that 0 tells negatives, as PyG does.
 
-        Costs a copy of the labels.
+        Costs a copy of the labels, int64 where their own type has no room for one more class.
         """
-        if self._labels is not None and self._labels.size and self._labels.min() == 0:
-            self._labels = self._labels + np.ones((), self._labels.dtype)
+        held = self._labels
+        if held is None or not held.size or held.min() != 0:
+            return
+        whole = held.dtype.kind in "iu"
+        if held.dtype == np.bool_ or (whole and held.max() == np.iinfo(held.dtype).max):
+            held = held.astype(np.int64)
+        self._labels = held + np.ones((), held.dtype)
 
     def request(self, epoch: int, index: int, places: _Ids) -> LinkRequest:
         """Ask for the batch of the links at these places."""
+        rows = places if self._numbers is None else self._numbers.at(places)
         return LinkRequest(
             epoch=epoch,
             index=index,
-            input_ids=places if self._names is None else self._names[places],
+            input_ids=places if self._names is None else self._names[rows],
             ends=None if self._ends is None else self._ends[:, places],
             places=places,
-            labels=None if self._labels is None else self._labels[places],
-            times=None if self._times is None else self._times[places],
+            labels=None if self._labels is None else self._labels[rows],
+            times=None if self._times is None else self._times[rows],
         )
 
     def _whole(self, values: torch.Tensor | None, name: str) -> _Ids | None:
-        return None if values is None else self._one_each(whole_ids(values), name)
+        if values is None:
+            return None
+        require_whole(values, name)
+        held: _Ids = self._one_each(whole_ids(values), name)
+        return held
 
     def _one_each(self, held: npt.NDArray[Any], name: str) -> Any:
-        if held.ndim == 0 or held.shape[0] != self._count:
+        if self._numbers is not None and held.ndim:
+            self._numbers.require_one_each(held.shape[0], name)
+        elif held.ndim == 0 or held.shape[0] != self._count:
             raise InputError(
                 f"{name} has shape {held.shape} for {self._count} links",
                 remedy="give one entry a link, in their order",
             )
         return held
+
+
+class _EdgesOfInput:
+    """Which edge of the input each edge of a dataset is, to find what is told of it."""
+
+    def __init__(self, dataset: Dataset, edge_type: EdgeType, told: str) -> None:
+        if not keeps_edge_ids(dataset, edge_type):
+            raise InputError(
+                f"{told} is given for the edges of type {edge_type}, and the dataset does not know "
+                "their order in the input",
+                path=str(dataset.path),
+                remedy="build it with edge_ids=True, or pass the links as edge_label_index, or "
+                "keep what is told of them as an edge array",
+            )
+        self._ids = EdgeNumbers(dataset, edge_type)
+        self._count = dataset.edge_record(edge_type).count
+        self._end = 0
+        for start in range(0, self._count, _EDGES_A_PIECE):
+            piece = np.arange(start, min(start + _EDGES_A_PIECE, self._count))
+            self._end = max(self._end, int(self.at(piece).max()) + 1)
+
+    def at(self, places: _Ids) -> _Ids:
+        """Numbers in the input of edges by their places."""
+        numbers = np.empty(places.size, np.int64)
+        self._ids.write(np.ascontiguousarray(places), numbers)
+        return numbers
+
+    def require_one_each(self, count: int, name: str) -> None:
+        """Refuse values that are not one an edge of the input, as far as that is known."""
+        # Edges that were dropped at its end have left no number.
+        whole = self._end == self._count
+        if count < self._end or (whole and count > self._end):
+            raise InputError(
+                f"{name} has {count} entries for {self._end} edges of the input",
+                remedy="give one an edge of the input, in its order, those that were dropped too",
+            )
 
 
 def _typed(dataset: Dataset, links: Any) -> tuple[EdgeType, Any]:
@@ -206,6 +264,7 @@ def _ends(dataset: Dataset, edge_type: EdgeType, links: Any) -> _Ids:
 
 
 _ROWS = ("sources", "targets")
+_EDGES_A_PIECE = 1 << 18
 
 
 def _values(labels: Any) -> npt.NDArray[Any]:

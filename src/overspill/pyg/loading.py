@@ -44,7 +44,7 @@ from overspill.pyg.groups import rows_of
 from overspill.pyg.loader_options import LoaderArguments, LoaderOptions
 from overspill.pyg.options import SamplingOptions
 from overspill.pyg.order import InputBatches, Inputs, Request
-from overspill.pyg.packed import PackPlace, pack_recipe
+from overspill.pyg.packed import PackPlace, pack_recipe, packed_seed
 from overspill.pyg.projection import (
     demand_of,
     is_unbounded,
@@ -59,6 +59,8 @@ from overspill.pyg.projection import (
 from overspill.pyg.sampling import GraphSampling, is_hetero, plain_tensor
 from overspill.pyg.tasks import Task
 from overspill.pyg.waiting import TimedBatches
+
+_NO_EPOCH = -1  # whose streams are those of no pass
 
 
 class SampledLoader(DataLoader[Any]):
@@ -93,7 +95,7 @@ class SampledLoader(DataLoader[Any]):
         workers = kwargs.pop("num_workers", 0)
         require_counts(workers, own.prefetch_factor)
         self.data = dataset
-        self.seed = _drawn_seed() if own.seed is None else chosen_seed(own.seed)
+        self.seed = _seed(own)
         self._epoch = 0
         recipe = _recipe(dataset, task, sampling, own, self.seed)
         self._batches = _batches(inputs, own, self.seed)
@@ -169,12 +171,12 @@ class SampledLoader(DataLoader[Any]):
     def __call__(self, index: torch.Tensor | list[int]) -> Any:
         """Make the batch of some inputs by their places, here and of the dataset, not from a pack.
 
-        The same places give the same batch, until the next epoch begins.
+        The same places give the same batch, whatever the epoch.
         """
         places = whole_ids(index)
         require_within(places, len(self._batches.inputs), what="inputs")
         name = int(stream_key(places.size, *places.tolist()))
-        return self._maker[self._batches.inputs.request(self._epoch, name, places)]
+        return self._maker[self._batches.inputs.request(_NO_EPOCH, name, places)]
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         with self._maker.beginning:
@@ -351,7 +353,12 @@ def _zeros(count: int) -> torch.Tensor:
     return torch.zeros(count, dtype=torch.int32, device="cpu")
 
 
-def _drawn_seed() -> int:
+def _seed(own: LoaderOptions) -> int:
+    if own.seed is not None:
+        return chosen_seed(own.seed)
+    held = None if own.pack is None else packed_seed(Path(own.pack))
+    if held is not None:
+        return held
     return int(torch.empty((), dtype=torch.int64, device="cpu").random_())
 
 

@@ -155,6 +155,11 @@ def chosen_negatives(
         InputError: No such mode or amount, or weights that do not fit.
     """
     if ratio:
+        if wanted is not None:
+            raise InputError(
+                "neg_sampling and neg_sampling_ratio exclude each other",
+                remedy="leave the ratio out, and give it as the amount of neg_sampling",
+            )
         wanted = ("binary", ratio)
     if wanted is None:
         return None
@@ -180,6 +185,8 @@ def _cast(wanted: Any) -> NegativeSampling:
         given = NegativeSampling.cast(wanted)
         if not isinstance(given, NegativeSampling):
             raise TypeError(f"a {type(wanted).__name__}")
+        if not math.isfinite(given.amount):
+            raise ValueError(f"the amount {given.amount} is not finite")
     except (TypeError, ValueError, AssertionError) as error:
         raise InputError(
             f"neg_sampling={wanted!r} cannot be understood: {error}",

@@ -52,7 +52,7 @@ class NeighborLoader(SampledLoader):
     and in a small memory group they would drive out pages before they are used.
 
     Threads may iterate at the same time; in one process they take turns at each batch. The pass of
-    each is an epoch of its own.
+    each is an epoch of its own. After a worker was killed, persistent ones too, make a new loader.
 
     Args:
         data: The dataset, with the layout "csc".
@@ -68,7 +68,8 @@ class NeighborLoader(SampledLoader):
         temporal_strategy: "uniform", or "last" for the most recent neighbours.
         time_attr: Node or edge array of whole numbers: neighbours later than the seed are not
             followed. Implies `disjoint`.
-        weight_attr: Edge array: neighbours are drawn in proportion to it.
+        weight_attr: Edge array: neighbours are drawn in proportion to it. One of weight 0 is drawn
+            only where all are: by a fan-out of the degree or more, or of -1.
         input_id: What to call the seeds in ``input_id``; None for their places.
         batch_size: Seeds a batch.
         shuffle: Put the seeds in a new random order each epoch.
@@ -79,7 +80,8 @@ class NeighborLoader(SampledLoader):
         edge_features: The same of edge arrays.
         memory_limit: The most that this process and its workers may hold together ("1GiB");
             None goes by the setting, the control group and the machine.
-        seed: Seed of order and sampling; None draws one from torch's generator.
+        seed: Seed of order and sampling; None takes that of the `pack`, if there is one, else draws
+            one from torch's generator.
         hot_rows: Memory for the rows of the nodes of the highest degree ("512MiB"), once for all
             workers; or rows chosen otherwise (`overspill.pyg.HotRows`), as by `count_uses`.
         lookahead: Batches that a worker samples together, so that their rows are read once, in file
@@ -153,5 +155,6 @@ def _require_times(dataset: Dataset, type: str, time_attr: str | None, *, given:
         raise InputError(
             f"nodes of type {type!r} have no {time_attr!r}, so that their seeds have no times",
             path=str(dataset.path),
-            remedy="pass input_time, one a seed",
+            remedy="pass input_time, one a seed, or name an array of theirs: "
+            f"{', '.join(dataset.feature_names(type)) or '(there is none)'}",
         )

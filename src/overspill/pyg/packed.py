@@ -17,7 +17,7 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from overspill.graph.dataset import Dataset, EdgeType
 from overspill.graph.reading.array_keys import ArrayKey
-from overspill.graph.reading.pack_manifest import PackRecipe
+from overspill.graph.reading.pack_manifest import PackRecipe, read_pack_manifest
 from overspill.graph.reading.pack_writer import PackWriter
 from overspill.graph.reading.packing import Pack, open_pack
 from overspill.pyg.sampling import Allocate, Output, is_hetero
@@ -75,6 +75,18 @@ def pack_recipe(
         options=options,
         arrays={key: _part(_NODE if isinstance(key[0], str) else _PLACE, key[0]) for key in keys},
     )
+
+
+def packed_seed(path: Path) -> int | None:
+    """The seed that a pack was made by; None where there is none yet, or an unfinished one.
+
+    Raises:
+        FormatError: It is damaged, or of a version that this Overspill does not read.
+        StaleFileError: A file of the pack is gone or differs.
+    """
+    manifest = read_pack_manifest(path.absolute())
+    seed = None if manifest is None else manifest.recipe.get("seed")
+    return seed if isinstance(seed, int) else None
 
 
 def unpacked(pack: Pack, i: int, dataset: Dataset, new: Allocate) -> Output:

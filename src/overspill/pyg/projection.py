@@ -41,8 +41,8 @@ PROBED_BATCHES = 4
 PROBE_MARGIN = 1.5
 # Id and slots of the table, of a row that is read together with others; the smallest table.
 _READ_ROW_BYTES, _TABLE_BYTES = 72, 4096
-# Of an item of a block whose pages are absent, where some were known to be present.
-_TAKEN_ITEM_BYTES = 48
+# Of an item of a block whose pages are absent: see `PagedArray.take`.
+_TAKEN_ITEM_BYTES = 32
 # A look at all pages of a file, and the lists of those to ask for.
 _LOOK_BYTES = 4 << 20
 # An id whose row may be hot: those whose rows are not, and their places.
@@ -120,6 +120,7 @@ def demand_of(
         ranked=spec.induced or spec.weight is not None or spec.time is not None,
         both_ways=recipe.bidirectional,
         lookahead=lookahead,
+        hot_bytes=0 if recipe.hot is None else recipe.hot.nbytes,
     )
     if lookahead <= 1:
         return demand

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -41,6 +43,12 @@ class GraphSampling:
     def __init__(self, dataset: Dataset, spec: SamplingSpec, limit: SampleLimit | None) -> None:
         self.dataset, self.spec, self.limit = dataset, spec, limit
         self.hetero = is_hetero(dataset)
+        self.begin_anew()
+        _SAMPLINGS.add(self)
+
+    def begin_anew(self) -> None:
+        """Have no sampler, and a lock that no thread holds: in a child, where its holder is not."""
+        # What a thread was in the midst of at the fork is not to be gone on with.
         self._sampler: NeighborSampler | None = None
         self._turn = threading.Lock()
 
@@ -127,6 +135,17 @@ class GraphSampling:
         trees = new((count,), torch.int64)
         sampled.write_trees(trees.numpy(), type)
         return nodes, trees
+
+
+_SAMPLINGS: WeakSet[GraphSampling] = WeakSet()
+
+
+def _begin_anew_in_child() -> None:
+    for sampling in list(_SAMPLINGS):
+        sampling.begin_anew()
+
+
+os.register_at_fork(after_in_child=_begin_anew_in_child)
 
 
 def is_hetero(dataset: Dataset) -> bool:

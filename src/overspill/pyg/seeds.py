@@ -113,6 +113,7 @@ class NodeInputs:
     def _one_each(self, values: torch.Tensor | None, name: str) -> _Ids | None:
         if values is None:
             return None
+        require_whole(values, name)
         held = whole_ids(values)
         if held.size != self._count:
             raise InputError(
@@ -120,6 +121,13 @@ class NodeInputs:
                 remedy="give one an input node, in their order",
             )
         return held
+
+
+def require_whole(values: Any, name: str) -> None:
+    """Refuse numbers that are not whole, by the name of the argument (InputError)."""
+    held = torch.as_tensor(values)
+    if held.is_floating_point() or held.dtype == torch.bool:
+        raise InputError(f"{name} holds {held.dtype}", remedy=f"give {name} as whole numbers")
 
 
 def digest_of(*parts: Any) -> str:

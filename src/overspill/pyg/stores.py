@@ -87,7 +87,8 @@ class DatasetGraphStore(GraphStore):  # type: ignore[misc] # PyG has no types
     """The edges of a dataset as PyG's graph store, read-only: mapped, by destination.
 
     It pickles by path. PyG asks it for sizes and, where links are given by their type alone, for
-    all edges as pairs: 16 bytes an edge.
+    all edges as pairs: 16 bytes an edge. Of one node and one edge type PyG knows no such way: give
+    its `LinkLoader` the pair ``(None, edge_label_index)``.
 
     Args:
         dataset: The dataset.

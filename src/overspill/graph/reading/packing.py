@@ -27,6 +27,8 @@ from overspill.storage.records import FileRecord
 from overspill.tensors.dtypes import torch_dtype
 from overspill.tensors.layouts import bytes_of
 
+_TOLD_LENGTH = 100
+
 
 class Pack:
     """A finished pack, as `open_pack` gives it.
@@ -207,11 +209,21 @@ def _require_same(path: Path, held: dict[str, Any], wanted: dict[str, Any]) -> N
 def _differences(held: dict[str, Any], wanted: dict[str, Any]) -> Iterable[str]:
     for name in ("seed", "arrays"):
         if held.get(name) != wanted[name]:
-            yield f"{name} {held.get(name)!r}, not {wanted[name]!r}"
+            yield _told(name, held.get(name), wanted[name])
     before, now = dict(held.get("options") or {}), wanted["options"]
     for name in sorted(before.keys() | now.keys()):
         if before.get(name) != now.get(name):
-            yield f"{name} {before.get(name)!r}, not {now.get(name)!r}"
+            yield _told(name, before.get(name), now.get(name))
+
+
+def _told(name: str, before: Any, now: Any) -> str:
+    if isinstance(before, dict) and isinstance(now, dict):
+        names = sorted(before.keys() | now.keys())
+        parts = (part for part in names if before.get(part) != now.get(part))
+        return "; ".join(_told(part, before.get(part), now.get(part)) for part in parts)
+    values = f"{before!r}, not {now!r}"
+    # A hash, or all arrays, would tell nobody more.
+    return f"other {name}" if len(values) > _TOLD_LENGTH else f"{name} {values}"
 
 
 def _reopened(path: str, recipe: PackRecipe) -> Pack:
