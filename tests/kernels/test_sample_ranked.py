@@ -7,6 +7,7 @@ from overspill.kernels.sample import mixed
 from overspill.kernels.sample_ranked import (
     ALLOWED,
     HELD,
+    LEAST_WEIGHT,
     TALLY,
     cut_group,
     draw_sorted,
@@ -41,6 +42,7 @@ def ranked(
     fan_out: int,
     last: bool = False,
     limit: int = 0,
+    local: int = 0,
 ) -> tuple[list[int], np.ndarray]:
     """Feed a row in pieces that end at the cuts."""
     heap = np.empty(fan_out, np.int64), np.empty(fan_out, np.int64)
@@ -48,7 +50,7 @@ def ranked(
     for first, end in zip([0, *cuts], cuts, strict=False):
         part = tuple(held[first:end] for held in candidates)
         rule = (fan_out, last, limit)
-        rank_piece((0, end - first, first), state(), rule, part, heap, tally)
+        rank_piece((0, end - first, first), state(local), rule, part, heap, tally)
     count = settle_row(heap, fan_out, candidates[0].size > 0, tally)
     return heap[1][:count].tolist(), tally
 
@@ -79,10 +81,10 @@ def test_candidates_are_listed_row_by_row_but_for_those_taken_whole() -> None:
     assert list_candidates(held, 2, out) == 3 and out[:3].tolist() == [9, 10, 11]
 
 
-@pytest.mark.parametrize("bad", [-1e-300, np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("bad", [-1e-300, 1e-310, 5e-324, np.nan, np.inf, -np.inf])
 def test_the_first_weight_that_is_none_is_found(bad: float) -> None:
     assert first_bad_weight(np.array([0.0, 1e308, bad, -5.0])) == 2
-    assert first_bad_weight(np.array([0.0, -0.0, 1e308])) == -1
+    assert first_bad_weight(np.array([0.0, -0.0, 1e308, LEAST_WEIGHT])) == -1
 
 
 def test_what_is_not_too_late_is_kept_in_order() -> None:
@@ -116,7 +118,7 @@ def test_the_heap_keeps_the_best_however_the_row_is_cut(fan_out: int, kind: str)
 
 
 def test_weight_zero_loses_to_every_weight_and_fills_what_is_left() -> None:
-    weights = np.array([0.0, 1e-300, 0.0, 1e300, 5e-324])
+    weights = np.array([0.0, 2e-300, 0.0, 1e300, LEAST_WEIGHT])
     assert ranked((weights, NO_TIMES), [5], fan_out=3)[0] == [1, 3, 4]
     assert ranked((weights, NO_TIMES), [5], fan_out=4)[0] == [1, 3, 4]
     assert ranked((weights, NO_TIMES), [5], fan_out=5)[0] == [0, 1, 2, 3, 4]
@@ -165,3 +167,11 @@ def test_those_who_stay_are_those_that_arrive_first(fan_out: int) -> None:
     unit = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     expected = np.sort(np.argsort(-np.log(unit) / weights)[:fan_out])
     assert ranked((weights, NO_TIMES), [2000], fan_out=fan_out)[0] == expected.tolist()
+
+
+def test_the_least_weights_race_fairly() -> None:
+    weights = LEAST_WEIGHT * np.array([8.0, 1, 1, 1, 1])
+    drawn = [ranked((weights, NO_TIMES), [5], fan_out=1, local=n)[0][0] for n in range(3000)]
+    counts = np.bincount(drawn, minlength=5)
+    wanted = 3000 * np.array([8, 1, 1, 1, 1]) / 12
+    assert ((counts - wanted) ** 2 / wanted).sum() < 18.5  # chi-square of 4 degrees, 0.1%

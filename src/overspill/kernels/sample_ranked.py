@@ -25,6 +25,7 @@ from overspill.kernels.sample import below, mixed
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _S1, _S11 = np.uint64(1), np.uint64(11)
 _UNIT = 2.0**-53
+LEAST_WEIGHT = 1e-300
 _NEVER = np.int64(2**63 - 1)  # the rank of weight 0, behind every other
 _Ids = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
@@ -81,9 +82,10 @@ def list_candidates(extents: _Ids, skipped: int, out: _Ids) -> int:
 
 @kernel
 def first_bad_weight(weights: _Floats) -> int:
-    """The position of the first weight that is negative, infinite or no number; -1: none is."""
+    """The position of the first weight that is negative, too small or not finite; -1: none is."""
     for i in range(weights.size):
-        if not (weights[i] >= 0.0 and weights[i] < np.inf):
+        # By smaller ones a race could not be told: its arrivals would be infinite.
+        if not (weights[i] == 0.0 or LEAST_WEIGHT <= weights[i] < np.inf):
             return i
     return -1
 

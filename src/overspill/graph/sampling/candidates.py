@@ -16,7 +16,7 @@ from overspill.errors import InputError
 from overspill.graph.sampling.buffers import Buffer
 from overspill.graph.sampling.in_edges import Column, InEdges
 from overspill.kernels.gather import first_outside
-from overspill.kernels.sample_ranked import first_bad_weight, list_candidates
+from overspill.kernels.sample_ranked import LEAST_WEIGHT, first_bad_weight, list_candidates
 
 _Ids = npt.NDArray[np.int64]
 MOST_EDGES = 1 << 18
@@ -47,7 +47,8 @@ class Candidates:
         """Weights of edges; none where the type has none.
 
         Raises:
-            InputError: One of them is negative, infinite or no number; names edge and weight.
+            InputError: One of them is negative, below 1e-300, infinite or no number; names edge and
+                weight.
         """
         if edges.weights is None:
             return _NO_WEIGHTS
@@ -60,7 +61,8 @@ class Candidates:
                 path=edges.weights.array.mapping.path,
                 row=int(places[bad]),
                 value=str(weights[bad]),
-                remedy="build the dataset with finite weights of 0 or more",
+                remedy="build the dataset with finite weights of 0 or more, positive ones at least "
+                f"{LEAST_WEIGHT}: only their proportions count",
             )
         return weights
 
