@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from loaded_batches import BUYS, all_listed, club, listed, market, stop_workers
-from overspill.errors import InputError, StaleFileError
+from overspill.errors import FormatError, InputError, StaleFileError
 from overspill.graph.dataset import Dataset, open_dataset
 from overspill.graph.reading.hot_rows import HotRows
 from overspill.pyg import LinkNeighborLoader, NeighborLoader
@@ -252,6 +252,31 @@ def test_batches_made_before_the_first_pass_do_not_keep_the_pack_from_being_read
     loader.set_epoch(0)
     assert listed(loader([0, 1])) == alone and read == list(range(9))
     assert all_listed(loader) == all_listed(users(ds))
+
+
+def test_a_pack_of_no_batch_has_none(tmp_path: Path) -> None:
+    club(tmp_path / "club")
+    ds, nobody = open_dataset(tmp_path / "club"), torch.empty(0, dtype=torch.int64)
+    for _ in range(2):
+        loader = NeighborLoader(ds, [3], nobody, seed=1, pack=tmp_path / "pack")
+        assert [*loader] == [*loader] == []
+
+
+def test_ids_of_a_damaged_pack_are_refused(tmp_path: Path, ds: Dataset) -> None:
+    list(users(ds, pack=tmp_path / "pack"))
+    damaged = 0
+    for path in sorted((tmp_path / "pack" / "parts").iterdir()):
+        before = path.read_bytes()
+        if len(before) <= 4096 + 8:
+            continue
+        path.write_bytes(before[:-8] + (2**62).to_bytes(8, "little"))
+        try:
+            list(users(ds, pack=tmp_path / "pack"))
+        except FormatError as error:
+            assert "outside 0 .." in str(error) and "Pack.verify()" in str(error)
+            damaged += 1
+        path.write_bytes(before)
+    assert damaged >= 6  # nodes of types, rows, columns and places of an edge type at least
 
 
 def test_a_pack_is_closed_with_the_last_that_reads_it(tmp_path: Path, ds: Dataset) -> None:

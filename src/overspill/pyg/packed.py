@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
+from overspill.errors import FormatError
 from overspill.graph.dataset import Dataset, EdgeType
 from overspill.graph.reading.array_keys import ArrayKey
 from overspill.graph.reading.pack_manifest import PackRecipe, read_pack_manifest
@@ -25,6 +26,7 @@ from overspill.pyg.sampling import Allocate, Output, is_hetero
 logger = logging.getLogger("overspill")
 _NODE, _TREE, _ROW, _COLUMN, _PLACE = "node", "tree", "row", "column", "place"
 _FOUND_NODES, _FOUND_EDGES, _TOLD = "found nodes", "found edges", "told"
+_MOST_TOLD = 1 << 10  # parts of metadata: two for nodes, four for links
 
 
 @dataclass(frozen=True)
@@ -100,12 +102,14 @@ def unpacked(pack: Pack, i: int, dataset: Dataset, new: Allocate) -> Output:
 
     Raises:
         StaleFileError: A file of the pack is gone or was cut.
+        FormatError: Ids of the pack name nothing: it is damaged.
     """
     parts = {}
     for name in pack.parts:
         held = new(pack.part_shape(i, name), pack.part_dtype(name))
         pack.read_part(i, name, held)
         parts[name] = held
+    _require_in_range(pack, i, dataset, parts)
     told = _metadata(parts)
     if is_hetero(dataset):
         return _hetero_output(dataset, parts, told)
@@ -120,6 +124,29 @@ def unpacked(pack: Pack, i: int, dataset: Dataset, new: Allocate) -> Output:
         num_sampled_edges=_listed(parts.get(_part(_FOUND_EDGES, edge_type))),
         metadata=told,
     )
+
+
+def _require_in_range(
+    pack: Pack, i: int, dataset: Dataset, parts: Mapping[str, torch.Tensor]
+) -> None:
+    """Refuse numbers that cannot be, where a model would read beyond its rows."""
+    limits = {_TOLD: _MOST_TOLD}
+    for type in dataset.node_types:
+        limits[_part(_NODE, type)] = dataset.node_record(type).count
+    for edge_type in dataset.edge_types:
+        limits[_part(_PLACE, edge_type)] = dataset.edge_record(edge_type).count
+        for kind, type in ((_ROW, edge_type[0]), (_COLUMN, edge_type[2])):
+            nodes = parts.get(_part(_NODE, type))
+            limits[_part(kind, edge_type)] = 0 if nodes is None else nodes.numel()
+    for name, limit in limits.items():
+        held = parts.get(name)
+        if held is not None and held.numel() and not 0 <= held.min() <= held.max() < limit:
+            raise FormatError(
+                f"batch {i} of the pack has a {name} outside 0 .. {limit - 1}",
+                path=str(pack.path),
+                remedy="remove the directory, so that the batches are packed again; Pack.verify() "
+                "tells which file is damaged",
+            )
 
 
 def _hetero_output(
