@@ -22,9 +22,13 @@ MIB = 1 << 20
 SCRIPT = """
 import re, sys
 from pathlib import Path
+from overspill.build.readers import csv_stream
 from overspill.build.readers.edges import open_edges
 from overspill.build.readers.source import SourceFile
 from overspill.build.spec import EdgeSpec
+
+# Arrow reads some 40 blocks ahead, or as many fewer as its reader keeps up with: at most 3 MiB.
+csv_stream._BLOCK_BYTES = 1 << 16
 
 def read(path):
     reader = open_edges(SourceFile.check(path), EdgeSpec())
