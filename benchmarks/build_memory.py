@@ -7,9 +7,7 @@ anonymous memory that the build's process measures of itself, imports included.
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,8 +18,8 @@ from typing import Any
 from benchmarks.build import EDGES_A_NODE, LIMIT_BYTES, moved_bytes
 from benchmarks.command import main
 from benchmarks.harness import Alike, Case, Contender, Figures
+from benchmarks.job import run_job
 from benchmarks.place import require_disk
-from overspill.linux.confine import MemoryGroup
 
 DEFAULT_BYTES = 16_000_000_000
 PEAK = "peak anonymous MiB"
@@ -75,18 +73,8 @@ def _contender(place: Path, edges: int, *, threads: int | None = None) -> Conten
 
 
 def _built(out: Path, edges: int, threads: int | None) -> dict[str, Any]:
-    job = [sys.executable, "-m", "benchmarks.build_memory_job", str(out), str(edges)]
-    job += [] if threads is None else [str(threads)]
-    with MemoryGroup.create(LIMIT_BYTES, name_hint="overspill-benchmark") as group:
-        done = subprocess.run(
-            group.command(job),
-            cwd=Path(__file__).resolve().parents[1],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-    return dict(json.loads(done.stdout))
+    told = (out, edges) if threads is None else (out, edges, threads)
+    return run_job("benchmarks.build_memory_job", *told, limit_bytes=LIMIT_BYTES)
 
 
 def _removed(out: Path, summary: dict[str, Any] | None) -> Figures:

@@ -8,12 +8,10 @@ device can do. Seconds are the contender's own, from its first row to its last, 
 from __future__ import annotations
 
 import itertools
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,10 +23,10 @@ import torch
 from benchmarks import fio
 from benchmarks.command import main
 from benchmarks.harness import Bound, Case, Contender, Figures, SpeedTarget
+from benchmarks.job import run_job
 from benchmarks.place import place_for
 from overspill.graph.paged import PagedArray
 from overspill.linux.cache import drop_cache, release_mapped
-from overspill.linux.confine import MemoryGroup
 from overspill.storage.arrays import ArrayWriter
 from overspill.storage.records import FileRecord
 from overspill.units import format_bytes
@@ -126,21 +124,9 @@ def _cold(path: Path, size: int) -> Case:
 
 def _job(name: str, way: str, path: Path, seeds: Iterator[int], *, confined: bool) -> Contender:
     def act(_given: object) -> dict[str, Any]:
-        argv = [sys.executable, "-m", "benchmarks.gather_job", way, str(path)]
-        argv += [str(number) for number in (ROW_BYTES, _SECONDS, next(seeds))]
-        with ExitStack() as stack:
-            if confined:
-                group = MemoryGroup.create(LIMIT_BYTES, name_hint="overspill-benchmark")
-                argv = stack.enter_context(group).command(argv)
-            done = subprocess.run(
-                argv,
-                cwd=Path(__file__).resolve().parents[1],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                text=True,
-                check=True,
-            )
-        return dict(json.loads(done.stdout))
+        told = way, path, ROW_BYTES, _SECONDS, next(seeds)
+        limit = LIMIT_BYTES if confined else None
+        return run_job("benchmarks.gather_job", *told, limit_bytes=limit)
 
     def told(found: dict[str, Any] | None) -> Figures:
         if found is None:

@@ -6,8 +6,6 @@ fio, past the cache, says how many random pages the device gives. Seconds are th
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
@@ -21,10 +19,10 @@ import numpy as np
 from benchmarks import fio
 from benchmarks.command import main
 from benchmarks.harness import Case, Contender, Figures, SpeedTarget
+from benchmarks.job import run_job
 from benchmarks.lookahead_job import BATCHES, LOOKAHEAD
 from benchmarks.place import place_for
 from overspill.linux.cache import drop_cache
-from overspill.linux.confine import MemoryGroup
 from overspill.storage.arrays import ArrayWriter
 from overspill.storage.manifest import Manifest, NodeTypeRecord, publish_manifest
 from overspill.units import format_bytes
@@ -113,19 +111,8 @@ def _acted(way: str, place: Path, _given: object) -> dict[str, Any]:
 
 
 def _job(way: str, place: Path) -> dict[str, Any]:
-    paths = [str(place / "dataset"), str(place / "pack")]
-    argv = [sys.executable, "-m", "benchmarks.lookahead_job", way, *paths, str(_SECONDS)]
-    group = MemoryGroup.create(LIMIT_BYTES, name_hint="overspill-benchmark")
-    with group:
-        done = subprocess.run(
-            group.command(argv),
-            cwd=Path(__file__).resolve().parents[1],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-    return dict(json.loads(done.stdout))
+    told = way, place / "dataset", place / "pack", _SECONDS
+    return run_job("benchmarks.lookahead_job", *told, limit_bytes=LIMIT_BYTES)
 
 
 def _told(found: dict[str, Any] | None) -> Figures:

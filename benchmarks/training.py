@@ -7,11 +7,9 @@ memory, the topology cached and no limit. What uniform access must read is bound
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,13 +20,13 @@ import numpy.typing as npt
 from benchmarks import fio
 from benchmarks.command import main
 from benchmarks.harness import Case, Contender, Figures, SpeedTarget
+from benchmarks.job import run_job
 from benchmarks.place import place_for
 from benchmarks.training_job import BATCH_SIZE
 from overspill.build import describe_build, run_build
 from overspill.build.sending.outgoing import Outgoing
 from overspill.cli.demo.generate import CLASSES, DIMENSIONS
 from overspill.linux.cache import drop_cache
-from overspill.linux.confine import MemoryGroup
 
 DEFAULT_BYTES = 6 << 30
 LIMIT_SHARE = 8
@@ -96,7 +94,7 @@ def _epoch(name: str, run: Any) -> Contender:
 
 
 def _bound(in_memory: Any, pages: Any, dataset: Path) -> Contender:
-    distinct = pages()
+    distinct = pages()["pages"]
 
     def act(_given: object) -> dict[str, Any]:
         found: dict[str, Any] = in_memory()
@@ -118,21 +116,8 @@ def _told(found: dict[str, Any] | None) -> Figures:
 
 
 def _job(dataset: Path, seeds: Path, batches: int, way: str, limit_bytes: int | None) -> Any:
-    argv = [sys.executable, "-m", "benchmarks.training_job", way, str(dataset), str(seeds)]
-    argv.append(str(batches))
-    with ExitStack() as stack:
-        if limit_bytes is not None:
-            group = MemoryGroup.create(limit_bytes, name_hint="overspill-benchmark")
-            argv = stack.enter_context(group).command(argv)
-        done = subprocess.run(
-            argv,
-            cwd=Path(__file__).resolve().parents[1],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        )
-    return json.loads(done.stdout)
+    told = way, dataset, seeds, batches
+    return run_job("benchmarks.training_job", *told, limit_bytes=limit_bytes)
 
 
 def _build(place: Path, kind: str, nodes: int) -> None:

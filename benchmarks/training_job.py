@@ -109,6 +109,6 @@ def _read(loader: NeighborLoader) -> dict[str, Any]:
 if __name__ == "__main__":
     given = sys.argv[1:]
     if given[0] == "pages":
-        print(json.dumps(distinct_pages(given[1], given[2], int(given[3]))))
+        print(json.dumps({"pages": distinct_pages(given[1], given[2], int(given[3]))}))
     else:
         print(json.dumps(main(given[0], given[1], given[2], int(given[3]))))

@@ -43,7 +43,7 @@ def test_those_who_may_write_are_told(tmp_path: Path) -> None:
         shows_residency(tmp_path / "none")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
+@pytest.mark.requires("root")  # gives files away
 def test_others_are_told_as_owners_or_by_capability(shown: Any) -> None:
     assert shown(user=7, owner=7, ids=FIRST)
     assert not shown(user=7, owner=8, ids=FIRST)
@@ -53,7 +53,7 @@ def test_others_are_told_as_owners_or_by_capability(shown: Any) -> None:
     assert shown(user=0, owner=NOBODY, ids=FIRST, capabilities=FOWNER)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives files away")
+@pytest.mark.requires("root")  # gives files away
 def test_in_a_container_root_is_not_told_of_files_of_nobody_there(shown: Any) -> None:
     assert shown(user=0, owner=5, ids=ROOTLESS, capabilities=FOWNER)
     assert not shown(user=0, owner=NOBODY, ids=ROOTLESS, capabilities=FOWNER)

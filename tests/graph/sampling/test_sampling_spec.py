@@ -77,8 +77,8 @@ def test_a_specification_that_means_nothing_is_refused() -> None:
 def test_what_the_dataset_lacks_is_named(ds: Dataset) -> None:
     options: dict[str, object]
     for options, message in (
-        ({"weight": "heavy"}, "weight='heavy': no edge array of that name"),
-        ({"time": "when"}, "time='when': no node or edge array of that name"),
+        ({"weight": "heavy"}, "weight='heavy': no array of that name.*one of: t, w;"),
+        ({"time": "when"}, "time='when': no array of that name.*one of: t, w;"),
         ({"num_neighbors": {("user", "sells", "item"): (1,)}}, "no edge type"),
     ):
         spec = SamplingSpec(**{"num_neighbors": fan_outs_for(ds, [1])} | options)  # type: ignore[arg-type]

@@ -208,7 +208,7 @@ def weight_records(spec: SamplingSpec, dataset: Described) -> dict[EdgeType, Fil
         return {}
     held = _edge_arrays(spec, dataset, name)
     if not held:
-        raise _absent("weight", name, dataset, "edge")
+        raise _absent("weight", name, dataset, _edge_names(spec, dataset))
     for edge, record in held.items():
         _require_vector(record, _WEIGHT_DTYPES, f"weights {name!r} of edge type {edge}")
     return held
@@ -231,7 +231,8 @@ def time_records(
             remedy="build the dataset with another name for one of the two",
         )
     if not of_nodes and not of_edges:
-        raise _absent("time", name, dataset, "node or edge")
+        of_any_node = {array for held in nodes.values() for array in held.arrays}
+        raise _absent("time", name, dataset, of_any_node | _edge_names(spec, dataset))
     for kind, record in (*of_nodes.items(), *of_edges.items()):
         what = f"node type {kind!r}" if isinstance(kind, str) else f"edge type {kind}"
         _require_vector(record, _TIME_DTYPES, f"times {name!r} of {what}")
@@ -244,12 +245,18 @@ def _edge_arrays(spec: SamplingSpec, dataset: Described, name: str) -> dict[Edge
     return {edge: held[name] for edge, held in arrays.items() if name in held}
 
 
-def _absent(option: str, name: str, dataset: Described, kind: str) -> InputError:
+def _edge_names(spec: SamplingSpec, dataset: Described) -> set[str]:
+    there = dataset.manifest.edge_types
+    return {name for edge in spec.num_neighbors for name in there[edge].arrays.get("csc", {})}
+
+
+def _absent(option: str, name: str, dataset: Described, names: set[str]) -> InputError:
     return InputError(
-        f"{option}={name!r}: no {kind} array of that name belongs to what is sampled",
+        f"{option}={name!r}: no array of that name belongs to what is sampled",
         path=str(dataset.path),
         value=str(name),
-        remedy=f"build the dataset with it, or leave {option} out",
+        remedy=f"one of: {', '.join(sorted(names)) or '(there is none)'}; or build the dataset "
+        f"with it, or leave {option} out",
     )
 
 
