@@ -113,7 +113,9 @@ def real_edges(graph: TypedGraph, batch: Data | HeteroData, key: Key) -> None:
 
 def stop_workers(loader: Any, batches: Any = None) -> None:
     """End the workers now: an error's traceback is a cycle that keeps torch's iterator alive."""
-    for iterator in (getattr(batches, "inner", batches), loader._iterator):
+    while hasattr(batches, "inner"):
+        batches = batches.inner
+    for iterator in (batches, loader._iterator):
         if iterator is not None and hasattr(iterator, "_shutdown_workers"):
             iterator._shutdown_workers()
     loader._iterator = None

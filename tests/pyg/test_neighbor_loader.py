@@ -308,8 +308,7 @@ if __name__ == "__main__":
         finally:
             # torch's handler would raise again, whatever runs when the next worker ends.
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    except (RuntimeError, ConnectionError) as error:
-        # By the handler, or by a batch that its maker can no longer hand over.
+    except RuntimeError as error:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         print("raised", error)
 """
@@ -321,7 +320,7 @@ def test_a_killed_worker_is_an_error_in_the_parent(
     # In a process of its own: torch raises from a signal handler, in the middle of anything.
     random_graph(tmp_path / "graph", num_nodes=50_000)
     result = run_python(KILLED, arguments=[tmp_path / "graph"], timeout_s=60).check()
-    assert result.stdout.startswith("raised")
+    assert result.stdout.startswith("raised DataLoader worker (pid")
 
 
 def test_what_a_worker_is_sent_is_small(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ from overspill.pyg.arguments import (
 from overspill.pyg.arrays import chosen_arrays
 from overspill.pyg.batches import BatchMaker, BatchRecipe
 from overspill.pyg.groups import rows_of
+from overspill.pyg.killed_workers import WorkerBatches
 from overspill.pyg.loader_options import LoaderArguments, LoaderOptions
 from overspill.pyg.options import SamplingOptions
 from overspill.pyg.order import InputBatches, Inputs, Request
@@ -188,9 +189,10 @@ class SampledLoader(DataLoader[Any]):
                 # The maker and not this: an iterator may outlive its loader.
                 weakref.finalize(self._maker, pack.close)
             inner: Iterator[Any] = super().__iter__()
-            ahead = 0 if self.num_workers else self.plan.prefetch_factor
-            if ahead:
-                inner = BatchesAhead(iter(self._batches), self._made, ahead)
+            if self.num_workers:
+                inner = WorkerBatches(inner)
+            elif self.plan.prefetch_factor:
+                inner = BatchesAhead(iter(self._batches), self._made, self.plan.prefetch_factor)
         return TimedBatches(inner, len(self._batches), self._counters.slot(0))
 
     def __repr__(self) -> str:
