@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from overspill.errors import OverspillError
+from overspill.linux.aio import reads_asynchronously
 from overspill.linux.confine import MemoryGroup
 
 requires = pytest.mark.requires
@@ -81,6 +82,10 @@ def _mincore() -> str | None:
     return None if Path("/proc/self/pagemap").exists() else "no /proc/self/pagemap"
 
 
+def _aio() -> str | None:
+    return None if reads_asynchronously() else "io_setup(2) is refused"
+
+
 def _tried(argv: list[str]) -> str | None:
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
@@ -96,4 +101,5 @@ _PROBES: dict[str, Callable[[], str | None]] = {
     "root": _root,
     "unprivileged_user": _unprivileged_user,
     "mincore": _mincore,
+    "aio": _aio,
 }

@@ -33,12 +33,14 @@ import numpy as np
 import numpy.typing as npt
 
 from overspill.errors import StaleFileError
+from overspill.graph.cache_use import CacheUse
 from overspill.kernels.gather import copy_fetched, copy_present, next_window
 from overspill.kernels.words import widest_word
-from overspill.linux.fetch import PAGE_BYTES, PageFetcher
+from overspill.linux.direct_pages import WINDOW_PAGES, DirectPages
+from overspill.linux.fetch import PAGE_BYTES, REQUEST_BYTES, PageFetcher
 from overspill.linux.identity import identify_file
 from overspill.linux.pages import advise
-from overspill.linux.presence import MOST_PROBES, PresenceMap
+from overspill.linux.presence import MOST_PROBES, PresenceMap, note_read
 from overspill.linux.residency import shows_residency
 from overspill.linux.safe_read import SafeReader
 from overspill.storage.arrays import map_array
@@ -54,6 +56,7 @@ _Ids = npt.NDArray[np.int64]
 _Rows = npt.NDArray[Any]
 _NONE: _Ids = np.empty(0, dtype=np.int64)
 _ALL_PRESENT = np.empty(0, dtype=np.uint8)
+_ASKED_PAGES = REQUEST_BYTES // PAGE_BYTES
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,11 @@ class PagedArray:
         self._layout = (self.payload_offset, stride_bytes, span_bytes, _PAGE_SHIFT)
         self._fetcher = PageFetcher(self.mapping)
         self._reader = SafeReader(self.mapping)
-        self._presence = PresenceMap(self.mapping, shown=shows_residency(path))
+        self._direct = DirectPages(self.mapping, self._reader)
+        shown = shows_residency(path)
+        self._presence = PresenceMap(self.mapping, shown=shown)
+        # Where what is in the cache is hidden, it cannot be told whether it pays.
+        self._cache = CacheUse(self.mapping.nbytes, None if shown else _unknown)
 
     def elements(self, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """The payload as a flat array; a page that is absent is read alone as it is touched."""
@@ -166,13 +173,19 @@ class PagedArray:
         """Which share of items is in memory, by a look at some of them; 0 where that is hidden."""
         return float(self._seen(ids).mean()) if ids.size and self.span_bytes else 0.0
 
+    def fits_cache(self) -> bool:
+        """Whether the page cache could hold the whole file beside others: then it should."""
+        return self._cache.fits()
+
     def _as_rows(self, out: npt.NDArray[Any]) -> _Rows:
         sizes = self.stride_bytes | self.span_bytes | self._payload.nbytes | out.ctypes.data
         word = widest_word(sizes)
         return out.reshape(-1).view(word).reshape(-1, self.span_bytes // word.itemsize)
 
     def _take_block(self, ids: _Ids, places: _Ids, rows: _Rows, threads: int) -> None:
-        ids, places = self._copy_present(ids, places, rows, threads)
+        asked = ids.size
+        ids, places, share = self._copy_present(ids, places, rows, threads)
+        self._cache.note(asked, asked - ids.size * (1 - share))
         if not ids.size:
             return
         # One array after the other: what was not needed any more would be the largest part.
@@ -184,21 +197,26 @@ class PagedArray:
 
     def _copy_present(
         self, ids: _Ids, places: _Ids, rows: _Rows, threads: int
-    ) -> tuple[_Ids, _Ids]:
-        """Copy what is known to be present, or found to be; the other items, and their places."""
+    ) -> tuple[_Ids, _Ids, float]:
+        """Copy what is known to be present, or found to be.
+
+        Returns:
+            The other items, their places, and which share of them is present all the same.
+        """
         known = self._presence.known()
         if known is not None:
             ids, places = self._copy(known, ids, places, rows, threads)
         if not ids.size:
-            return ids, places
+            return ids, places, 0.0
         present = self._seen(ids)
         if present.size == ids.size:
             places = places if places.size else np.arange(ids.size)
             self._copy(_ALL_PRESENT, ids[present], places[present], rows, threads)
-            return ids[~present], places[~present]
-        if self._presence.is_worth_a_look(float(present.mean()), ids.size):
-            return self._copy(self._presence.look(), ids, places, rows, threads)
-        return ids, places
+            return ids[~present], places[~present], 0.0
+        share = float(present.mean())
+        if self._presence.is_worth_a_look(share, ids.size):
+            return *self._copy(self._presence.look(), ids, places, rows, threads), 0.0
+        return ids, places, share
 
     def _copy(
         self, known: npt.NDArray[np.uint8], ids: _Ids, places: _Ids, rows: _Rows, threads: int
@@ -252,6 +270,11 @@ class PagedArray:
             self._fetch_large(ids, places, rows)
             return
         pages = self.span_bytes // PAGE_BYTES + 2
+        if pages <= WINDOW_PAGES and self._cache.passes_by() and self._direct.is_possible():
+            self._fetch_past_cache(ids, places, rows)
+            return
+        if self._cache.wants_whole():
+            self._ask_for_all()
         room = max(min(WINDOW_BYTES // PAGE_BYTES, ids.size * pages), pages)
         memory = np.empty(room * PAGE_BYTES, dtype=np.uint8)
         with closing(self._asked(self._windows(ids, WINDOW_BYTES // PAGE_BYTES))) as windows:
@@ -262,6 +285,32 @@ class PagedArray:
                 copy_fetched(memory.view(rows.dtype), wanted, self._layout, ranges, rows)
         # A cut within a page leaves zeros in it, and no error.
         self.check_unchanged()
+
+    def _fetch_past_cache(self, ids: _Ids, places: _Ids, rows: _Rows) -> None:
+        """The same, of items whose pages are not worth keeping."""
+        waiting: deque[_Window] = deque()
+
+        def ranges() -> Iterator[tuple[_Ids, _Ids]]:
+            for window in self._windows(ids, WINDOW_PAGES):
+                waiting.append(window)
+                yield window.firsts, window.counts
+
+        with closing(self._direct.read(ranges())) as read:
+            for memory in read:
+                window = waiting.popleft()
+                self._note_read(window)
+                wanted = ids[window.start : window.stop], places[window.start : window.stop]
+                found = window.firsts, window.counts
+                copy_fetched(memory.view(rows.dtype), wanted, self._layout, found, rows)
+        self.check_unchanged()
+
+    def _ask_for_all(self) -> None:
+        """Bring the whole file into the page cache, in order."""
+        pages = -(-self.mapping.nbytes // PAGE_BYTES)
+        firsts = np.arange(0, pages, _ASKED_PAGES)
+        counts = np.minimum(_ASKED_PAGES, pages - firsts)
+        self._fetcher.request(firsts, counts)
+        note_read(pages)
 
     def _windows(self, ids: _Ids, most: int) -> Iterator[_Window]:
         """Cut sorted items into windows of at most some pages, but one item at least."""
@@ -293,8 +342,12 @@ class PagedArray:
 
     def _request(self, window: _Window) -> None:
         self._fetcher.request(window.firsts, window.counts)
+        note_read(int(window.counts.sum()))
+        self._note_read(window)
+
+    def _note_read(self, window: _Window) -> None:
         pages = int(window.counts.sum())
-        self._presence.note_read(pages)
+        self._cache.note_read(pages * PAGE_BYTES)
         self.pages_asked += pages
 
     def _fetch_large(self, ids: _Ids, places: _Ids, rows: _Rows) -> None:
@@ -313,3 +366,7 @@ class PagedArray:
                 skip = start + low - first * PAGE_BYTES
                 out[place, low:high] = memory[skip : skip + high - low]
         self.check_unchanged()
+
+
+def _unknown() -> None:
+    """The room of a cache that cannot be seen."""

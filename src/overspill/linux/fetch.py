@@ -132,15 +132,19 @@ class PageFetcher:
 
 
 @contextlib.contextmanager
-def reopened(mapping: Mapping) -> Iterator[int]:
+def reopened(mapping: Mapping, *, flags: int = 0) -> Iterator[int]:
     """A descriptor of the mapped file for the span, open for reading.
+
+    Args:
+        mapping: The mapping.
+        flags: More flags to open it with, like `os.O_DIRECT`.
 
     Raises:
         StaleFileError: Another file, or none, stands at its path, or it has another size.
         MappingError: It cannot be opened.
     """
     try:
-        fd = os.open(mapping.path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(mapping.path, os.O_RDONLY | os.O_CLOEXEC | flags)
     except OSError as error:
         if error.errno == errno.ENOENT:
             raise _replaced(mapping) from error

@@ -8,9 +8,9 @@ pages are absent it never pays.
 
 Limits: a page may go after it was looked at. What is known is dropped after two seconds; where a
 look costs more than a twentieth of that, for files of which some GiB are present, after twenty
-times what it costs, but after ten seconds at the latest. It is dropped too once so much was read
-that other pages may have had to go; of what others read, nothing is known here. 32 KiB of memory a
-GiB of file.
+times what it costs, but after ten seconds at the latest. It is dropped too once this process has
+read so much, of any file, that other pages may have had to go; of what other processes read,
+nothing is known here. 32 KiB of memory a GiB of file.
 """
 
 from __future__ import annotations
@@ -41,6 +41,21 @@ _Bits = npt.NDArray[np.uint8]
 _Ids = npt.NDArray[np.int64]
 
 
+class _Reads:
+    """Pages of any file that this process had read into the page cache."""
+
+    def __init__(self) -> None:
+        self.pages = 0
+
+
+_reads = _Reads()
+
+
+def note_read(pages: int) -> None:
+    """Count pages that were read into the cache, which may have driven out those of any file."""
+    _reads.pages += pages
+
+
 class PresenceMap:
     """What is known of one mapping's pages. Threads may share it; it does not pickle.
 
@@ -55,6 +70,7 @@ class PresenceMap:
         self._pages = -(-mapping.nbytes // PAGE_BYTES)
         self._look_s = self._pages * _PAGE_LOOK_S
         self._bits: _Bits | None = None
+        self._read_until = 0
         self._forget()
 
     def known(self) -> _Bits | None:
@@ -63,14 +79,10 @@ class PresenceMap:
         The array is not written to afterwards.
         """
         if self._bits is not None and (
-            time.monotonic() > self._until or self._read > self._most_read
+            time.monotonic() > self._until or _reads.pages > self._read_until
         ):
             self._forget()
         return self._bits
-
-    def note_read(self, pages: int) -> None:
-        """Count pages that were read, which may have driven others out."""
-        self._read += pages
 
     def spans_present(self, starts: _Ids, nbytes: int) -> npt.NDArray[np.bool_]:
         """Look at some spans of the file now, each by a system call; all absent where not shown.
@@ -134,8 +146,8 @@ class PresenceMap:
         self._look_s = end - start
         # From the start of the look, after which its first page may have gone.
         self._until = start + min(max(_LEAST_AGE_S, _LOOKS_AN_AGE * self._look_s), _MOST_AGE_S)
-        self._most_read = int(present * _READ_SHARE)
-        self._read, self._wasted_s = 0, 0.0
+        self._read_until = _reads.pages + int(present * _READ_SHARE)
+        self._wasted_s = 0.0
         self._bits = bits
         return bits
 
@@ -150,7 +162,6 @@ class PresenceMap:
     def _forget(self) -> None:
         self._bits = None
         self._until, self._wasted_s = 0.0, 0.0
-        self._read = self._most_read = 0
 
 
 def _refused(error: OSError, mapping: Mapping) -> MappingError:

@@ -19,9 +19,15 @@ from overspill.graph.reading.lookahead import ReadingBuffer, SharedReading
 from overspill.graph.reading.row_reader import RowReader
 from overspill.kernels.row_table import collect_ids, copy_held, enter_ids, list_missing
 from overspill.kernels.rows import take_rows
+from overspill.linux.pages import resident_pages
 from reading_graphs import DTYPES, random_rows, same_bytes, write_wide, zipf_batches
 
 X = ("node", "x")
+
+
+@pytest.fixture(autouse=True)
+def file_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PagedArray, "fits_cache", lambda _array: False)
 
 
 def wide(path: Path, dtype: str = "uint8", shape: tuple[int, ...] = (64,)) -> Dataset:
@@ -63,6 +69,22 @@ def test_batches_equal_plain_indexing(
     assert stats.rows == 2 * 2002
     assert stats.hot_lookups == (2 * 2002 if hot else 0)
     assert (stats.hot_hits > 0) == hot
+
+
+def test_a_file_that_the_cache_can_hold_is_read_through_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PagedArray, "fits_cache", lambda _array: True)
+    reader = RowReader(wide(tmp_path / "ds"))
+    make_cold(tmp_path / "ds" / "node.x")
+    lists = [np.arange(0, 3000, 3), np.arange(0, 3000, 2)]
+    reading = SharedReading(reader, X, lists, buffer=ReadingBuffer(reader, X, budget_for(2000)))
+    for i, ids in enumerate(lists):
+        out = torch.empty((ids.size, 64), dtype=torch.uint8)
+        reading.copy(i, out)
+        assert torch.equal(out, reader.dataset.features("x")[torch.from_numpy(ids)])
+    mapping = reader.array(X).mapping
+    assert resident_pages(mapping.address, mapping.nbytes).mean() > 0.9
 
 
 def test_each_row_is_read_once_in_file_order(
@@ -185,10 +207,12 @@ def test_nothing_is_compiled_after_warming(tmp_path: Path) -> None:
 IN_LITTLE_MEMORY = """
 import sys, numpy as np, torch
 import overspill as ov
+from overspill.graph.paged import PagedArray
 from overspill.graph.reading.lookahead import ReadingBuffer, SharedReading
 from overspill.graph.reading.row_reader import RowReader
 from overspill.linux.processes import process_memory
 
+PagedArray.fits_cache = lambda _: False  # as of a file of the size that this is for
 dataset, X = ov.open_dataset(sys.argv[1]), ("node", "x")
 reader, rng = RowReader(dataset), np.random.default_rng(0)
 tiny = ReadingBuffer(reader, X, 1 << 20)

@@ -7,8 +7,9 @@ file order into a buffer (see `ordered`); each batch is copied from there when i
 
 Measured on a trace of Zipf popularity in a group of 1 GiB, 20 batches of 50,000 rows of 512 B: 2.3
 times the rate of random pages, 2.3 times that of one batch after the other. It does not pay where
-the file fits the page cache, which a scan does not fill (0.7 times); of rows that lie there already
-nothing is read, which is found out by a look at some of them. Nor where few rows are shared.
+few rows are shared, nor where the page cache can hold the file, which a scan does not fill (0.7
+times): such a file is read through the cache, one batch after the other. Of rows that lie there
+already nothing is read, which is found out by a look at some of them.
 
 Limits: the buffer is all the memory there is. Batches whose distinct rows exceed it are read in
 several groups, and a batch that exceeds it alone is gathered alone, so that nothing is shared.
@@ -178,7 +179,7 @@ class SharedReading:
         if found and not 0 <= held[0] <= held[-1] < self._reader.record(self._key).shape[0]:
             raise self._changed()
         array.check_unchanged()
-        self._cached = array.present_share(held) > _CACHED_SHARE
+        self._cached = array.fits_cache() or array.present_share(held) > _CACHED_SHARE
         if self._cached:
             return False
         fill_table(slots[: slot_count(found)], held)
