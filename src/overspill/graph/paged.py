@@ -6,7 +6,9 @@ others are sorted, their distinct pages cut into windows, and each window asked 
 runs a few windows ahead, so that the device's queue stays full while pages that have come are read
 and copied. Touched unasked, each absent page would cost a synchronous read: 22k rows a second
 instead of 81k, and 90 inside a small memory cgroup with read-ahead left on. Asked for needlessly, a
-present page costs ten times the copy, hence what is known of them (`PresenceMap`).
+present page costs ten times the copy, hence what is known of them (`PresenceMap`). Pages of a file
+that the cache cannot hold, and whose pages are not found there again, are read past it
+(`DirectPages`): they would drive out others, at five times the processor (`CacheUse` decides).
 
 Safety: a page that is not known to be present is never touched but read by `SafeReader`, where a
 disk's error or a cut file is an exception. What is left: a page that goes between the look at it

@@ -212,7 +212,9 @@ from overspill.graph.reading.lookahead import ReadingBuffer, SharedReading
 from overspill.graph.reading.row_reader import RowReader
 from overspill.linux.processes import process_memory
 
-PagedArray.fits_cache = lambda _: False  # as of a file of the size that this is for
+# As of a file of the size that this is for.
+PagedArray.fits_cache = lambda _: False
+PagedArray.present_share = lambda *_: 0.0
 dataset, X = ov.open_dataset(sys.argv[1]), ("node", "x")
 reader, rng = RowReader(dataset), np.random.default_rng(0)
 tiny = ReadingBuffer(reader, X, 1 << 20)
