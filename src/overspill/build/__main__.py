@@ -139,4 +139,7 @@ def _start_again(spec: BuildSpec, events: TextIO) -> NoReturn:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stderr.flush()
+    # The interpreter would spend 0.15 s on freeing what goes with the process anyway.
+    os._exit(status)
