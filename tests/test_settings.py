@@ -13,6 +13,7 @@ from overspill.settings import (
     current_settings,
     export_run,
     inherited_run,
+    openmp_threads,
     settings,
 )
 
@@ -185,3 +186,16 @@ def test_installed_packages_do_not_come_before_the_standard_library(
         assert child_environment().get("PYTHONPATH") == known
     monkeypatch.setattr(module, "_ROOT", Path("/elsewhere"))
     assert child_environment()["PYTHONPATH"].split(":") == ["/elsewhere", *filter(None, [known])]
+
+
+@pytest.mark.parametrize(
+    ("text", "threads"),
+    [(None, None), ("", None), ("4", 4), (" 3 ", 3), ("8,2", 8), ("many", None), ("-1", None)],
+)
+def test_openmp_s_threads(
+    monkeypatch: pytest.MonkeyPatch, text: str | None, threads: int | None
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if text is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", text)
+    assert openmp_threads() == threads

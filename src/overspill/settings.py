@@ -142,6 +142,13 @@ def export_run(run_dir: str | None) -> None:
         os.environ[RUN_VARIABLE] = run_dir
 
 
+def openmp_threads() -> int | None:
+    """How many threads OMP_NUM_THREADS asks torch for; None where it does not, or is no number."""
+    # A list of numbers has one for each level of nesting; the first is that of the outermost.
+    text = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
 def child_environment(**extra: str) -> dict[str, str]:
     """The environment for a child interpreter that must import this very package.
 

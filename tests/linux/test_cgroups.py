@@ -15,6 +15,7 @@ from overspill.linux.cgroups import (
     available_memory_bytes,
     binding_memory_group,
     cpu_quota,
+    kill_count,
     memory_groups,
     usable_cpus,
 )
@@ -296,6 +297,20 @@ def test_usable_cpus_under_an_affinity_mask(
     system.groups = ["0::/"]
     (system.mount("cgroup", "cgroup2") / "cpu.max").write_text("800000 100000")
     assert usable_cpus(system.proc) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "kills"),
+    [
+        ("memory.events", "low 0\noom 3\noom_kill 2\noom_group_kill 0\n", 2),
+        ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 7\n", 7),
+        ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\n", None),  # before Linux 4.13
+        ("memory.stat", "oom_kill 9\n", None),
+    ],
+)
+def test_kills_are_counted(tmp_path: Path, name: str, text: str, kills: int | None) -> None:
+    (tmp_path / name).write_text(text)
+    assert kill_count(tmp_path) == kills
 
 
 def test_this_machine() -> None:

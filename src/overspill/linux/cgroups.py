@@ -136,6 +136,23 @@ def read_group(directory: Path) -> MemoryUse | None:
     return _use(directory, usage, limits, prefix="total_")
 
 
+def kill_count(directory: Path) -> int | None:
+    """How many processes the kernel has killed in a group for going over the limit.
+
+    Args:
+        directory: The group's directory.
+
+    Returns:
+        v2 counts the groups below too, v1 the group alone; None where it is not told.
+    """
+    for name in ("memory.events", "memory.oom_control"):
+        for line in (_text(directory / name) or "").splitlines():
+            word, _, count = line.partition(" ")
+            if word == "oom_kill" and count.isdigit():
+                return int(count)
+    return None
+
+
 def _use(directory: Path, usage: int, limits: list[int | None], *, prefix: str) -> MemoryUse:
     held = _statistics(directory)
 

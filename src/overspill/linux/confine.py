@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Self
 
 from overspill.errors import UnavailableError
-from overspill.linux.cgroups import PROC, MemoryUse, memory_directories, read_group
+from overspill.linux.cgroups import PROC, MemoryUse, kill_count, memory_directories, read_group
 from overspill.linux.peaks import Peaks as Peaks
 from overspill.linux.peaks import PeakSampler as PeakSampler
 
@@ -115,13 +115,7 @@ class MemoryGroup:
     def kill_count(self) -> int:
         """How many processes the kernel has killed in this group for going over the limit."""
         directory = self._located()
-        for name in ("memory.events", "memory.oom_control"):
-            with contextlib.suppress(OSError):
-                for line in (directory / name).read_text().splitlines() if directory else ():
-                    word, _, count = line.partition(" ")
-                    if word == "oom_kill":
-                        return int(count)
-        return 0
+        return (kill_count(directory) if directory else None) or 0
 
     def close(self) -> None:
         """Kill what is left in the group, wait until it is gone, and remove the group.
