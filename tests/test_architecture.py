@@ -24,6 +24,7 @@ FLOORS = [
     "storage",
     "build",
     "tensors",
+    "recording",
     "graph",
     "pyg",
     "cluster",

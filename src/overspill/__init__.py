@@ -48,6 +48,8 @@ _HOMES = {
     "spill_batches": "tensors",
     "spill_scope": "tensors",
     "spill_tensor_to_disk": "tensors",
+    "Recording": "recording",
+    "record_memory": "recording",
     "Columns": "graph",
     "Dataset": "graph",
     "PartitionBook": "graph",

@@ -101,6 +101,7 @@ def test_the_rollup_is_believed(fake: Path) -> None:
         100 * 1024,
     )
     assert memory.source == "smaps_rollup"
+    assert process_memory(exact=False, proc=fake).source == "status"
 
 
 def test_a_mapping_is_found_by_device_and_inode_only(fake: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-PROC = Path("/proc")
+from overspill.linux.process_io import PROC, device_bytes
 
 
 def device_bytes_read(*, proc: Path = PROC) -> int | None:
@@ -18,12 +18,5 @@ def device_bytes_read(*, proc: Path = PROC) -> int | None:
     Returns:
         The kernel's count; None where it keeps none, or does not show it (hidden by a container).
     """
-    try:
-        text = (proc / "self" / "io").read_text()
-    except OSError:
-        return None
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        if name == "read_bytes" and value.strip().isdigit():
-            return int(value)
-    return None
+    held = device_bytes(proc=proc)
+    return None if held is None else held.read_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from dataclasses import dataclass
@@ -37,13 +38,17 @@ class ProcessMemory:
     source: Literal["smaps_rollup", "status"]
 
 
-def process_memory(pid: int | None = None, *, proc: Path = PROC) -> ProcessMemory:
+def process_memory(
+    pid: int | None = None, *, exact: bool = True, proc: Path = PROC
+) -> ProcessMemory:
     """Read what a process has resident.
 
     Walking the page tables takes about 1 ms a GiB resident.
 
     Args:
         pid: The process; None is this one.
+        exact: Walk the page tables; otherwise the kernel's counters, which lag by some pages a
+            thread, are read at once whatever is resident.
         proc: Where /proc is.
 
     Returns:
@@ -54,12 +59,12 @@ def process_memory(pid: int | None = None, *, proc: Path = PROC) -> ProcessMemor
     """
     status = _fields(_directory(pid, proc) / "status")
     shmem = status.get("RssShmem", 0)
-    try:
-        exact = _fields(_directory(pid, proc) / "smaps_rollup")
-    except UnavailableError:
-        exact = {}
-    if "Rss" in exact and "Anonymous" in exact:
-        rss, anon = exact["Rss"], exact["Anonymous"]
+    walked = {}
+    if exact:
+        with contextlib.suppress(UnavailableError):
+            walked = _fields(_directory(pid, proc) / "smaps_rollup")
+    if "Rss" in walked and "Anonymous" in walked:
+        rss, anon = walked["Rss"], walked["Anonymous"]
         return ProcessMemory(anon, max(0, rss - anon - shmem), shmem, rss, "smaps_rollup")
     return ProcessMemory(
         anon_bytes=status.get("RssAnon", 0),

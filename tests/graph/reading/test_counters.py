@@ -9,6 +9,7 @@ import torch
 
 from overspill.errors import InputError
 from overspill.graph.reading.counters import LoaderCounters, LoaderStats, SlotCounts
+from overspill.recording.loader_counts import LOADERS, LoaderCounts
 
 
 def _count(counters: LoaderCounters, place: int) -> None:
@@ -74,3 +75,14 @@ def test_stats_are_one_line_and_rates_need_no_care() -> None:
         "LoaderStats(batches=3, rows=1000, rows_per_s=2000, asked=500.0 KiB, device=0 B, "
         "hot_rate=0.250, waited_s=0.00 of 0.50)"
     )
+
+
+def test_a_recording_hears_of_all_loaders_also_when_they_are_gone() -> None:
+    before = LOADERS.totals()
+    for slots in (1, 3):
+        counters = LoaderCounters(slots)
+        _count(counters, slots - 1)
+        counters.slot(0).add(waited_ns=5)
+    del counters
+    found = LOADERS.totals().minus(before)
+    assert found == LoaderCounts(rows=20, batches=2, asked_bytes=200, waited_ns=10)

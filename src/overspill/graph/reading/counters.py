@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 
 from overspill.errors import InputError
 from overspill.linux.device_reads import device_bytes_read
+from overspill.recording.loader_counts import LOADERS, LoaderCounts
 from overspill.tensors.layouts import tensor_over
 from overspill.tensors.shared_memory import shared_storage
 from overspill.units import format_bytes
@@ -147,6 +149,7 @@ class LoaderCounters:
         else:
             self._values = tensor_over(shared_storage(slots * _SLOT_BYTES), torch.int64, shape)
             self._values.zero_()
+        LOADERS.follow(self, partial(_counts, self._values.numpy()))
 
     def slot(self, place: int) -> SlotCounts:
         """The counts of one process, for it alone to write.
@@ -159,6 +162,12 @@ class LoaderCounters:
     def totals(self) -> LoaderStats:
         """The sums over all slots."""
         return _stats(self._values.numpy().sum(axis=0))
+
+
+def _counts(values: npt.NDArray[np.int64]) -> LoaderCounts:
+    names = ("rows", "batches", "bytes_asked", "waited_ns")
+    sums = values.sum(axis=0)
+    return LoaderCounts(*(int(sums[_PLACES[name]]) for name in names))
 
 
 def _stats(values: npt.NDArray[np.int64]) -> LoaderStats:

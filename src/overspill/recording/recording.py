@@ -1,0 +1,373 @@
+"""Records a program's memory over time, from a thread of its own.
+
+Why a thread and not a process of its own: an interpreter more is some 10 MiB charged to the very
+limit that is looked at, one more process to start, to reap and to keep from signals, and what
+loaders and phases count would have to be sent to it. The thread reads a few small files each
+interval, some 0.5 ms that the interpreter's lock is given up for most of, and rests 50 times as
+long as it took, so that it never takes more than 2% of one processor. What it gives up: while an
+extension holds the interpreter's lock no sample is taken (the longest gap is told), and what kills
+the process kills the recording. So the page is published early and again and again, at the latest
+every minute, and a SIGKILL loses what came after that.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import html
+import logging
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from overspill.errors import DiskRefusedError, InputError, UnavailableError
+from overspill.recording.document import as_json
+from overspill.recording.fields import column
+from overspill.recording.ledger import Ledger, Snapshot
+from overspill.recording.memory_sources import BindingMemory
+from overspill.recording.page import as_page
+from overspill.recording.phases import Span
+from overspill.recording.publish import publish_text, require_writable_report
+from overspill.recording.sampler import Sampler
+from overspill.units import format_bytes
+
+logger = logging.getLogger("overspill")
+
+_REST = 50  # times what a sample took, at least
+_FIRST_SAVE_NS, _SAVE_GROWTH, _LATEST_SAVE_NS = 5_000_000_000, 1.5, 60_000_000_000
+
+
+class Recording:
+    """Memory, devices and loaders over time, with phases and marks; see `record_memory`.
+
+    Every method may be called from any thread, and `mark` from a signal handler. A forked child has
+    a copy in which nothing happens: what it marks is not seen, and it publishes nothing. It does
+    not pickle.
+
+    Args:
+        sampler: Takes the samples.
+        path: Where the report goes; None publishes none.
+        interval: Seconds between samples.
+        title: What is recorded; None names the program.
+
+    Attributes:
+        path: Where the report goes, absolute; None of none.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        *,
+        path: str | Path | None = None,
+        interval: float = 0.1,
+        title: str | None = None,
+    ) -> None:
+        if not 0.001 <= interval <= 3600:  # NaN is neither
+            raise InputError(
+                f"an interval of {interval} seconds", remedy="take one between 0.001 and 3600"
+            )
+        self.path = None if path is None else require_writable_report(path)
+        self._title = _program() if title is None else title
+        self._started = datetime.now().astimezone().isoformat(timespec="seconds")
+        self._interval_s = interval
+        self._sampler = sampler
+        self._ledger = Ledger(int(interval * 1e9))
+        self._next_save_ns = _FIRST_SAVE_NS
+        self._ended_by: str | None = None
+        self._ended = False
+        self._owner = os.getpid()
+        # Reentrant, for a signal handler that marks a moment.
+        self._lock = threading.RLock()
+        self._stopping = threading.Event()
+        self._ledger.add(sampler.take(), sampler.source, sampler.source)
+        self._thread = threading.Thread(target=self._run, name="overspill-recording", daemon=True)
+        self._thread.start()
+        atexit.register(self._at_exit)
+        _LIVING.add(self)
+
+    def mark(self, name: object) -> None:
+        """Mark this moment.
+
+        Args:
+            name: What happened; cut at 200 characters. Of more than 512 marks, every second one is
+                forgotten.
+        """
+        if self._goes_on():
+            self._sample(boundary=True)
+            with self._lock:
+                self._ledger.phases.mark(name, self._elapsed_ns())
+
+    @contextlib.contextmanager
+    def phase(self, name: object) -> Iterator[None]:
+        """Mark what runs within a ``with`` as a phase; phases may nest, overlap and repeat.
+
+        Args:
+            name: The phase; those of the same name are added up. Cut at 200 characters.
+        """
+        span = self.begin_phase(name)
+        try:
+            yield
+        finally:
+            self.end_phase(span)
+
+    def begin_phase(self, name: object) -> Span | None:
+        """Begin a phase that no ``with`` can hold; None once the recording has ended."""
+        if not self._goes_on():
+            return None
+        self._sample(boundary=True)
+        with self._lock:
+            assert self._ledger.last is not None
+            return self._ledger.phases.begin(name, self._elapsed_ns(), self._ledger.last)
+
+    def end_phase(self, span: Span | None) -> None:
+        """End what `begin_phase` began; once more does nothing."""
+        if span is not None and self._goes_on():
+            self._sample(boundary=True)
+            with self._lock:
+                assert self._ledger.last is not None
+                self._ledger.phases.end(span, self._elapsed_ns(), self._ledger.last)
+
+    def stop(self) -> None:
+        """Take a last sample, end the thread and publish the report; once more does nothing.
+
+        Raises:
+            DiskRefusedError: The report cannot be written; `save` it somewhere else.
+        """
+        if os.getpid() != self._owner:
+            return
+        self._stopping.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+        with self._lock:
+            if self._ended:
+                return
+            self._sample()
+            self._ended = True
+        atexit.unregister(self._at_exit)
+        if self.path is not None:
+            self._publish(self.path, durable=True)
+
+    def save(self, path: str | Path) -> None:
+        """Write what was recorded so far.
+
+        Args:
+            path: Where to; a name that ends in ".json" gets the document, any other the page.
+
+        Raises:
+            InputError: It is no path, or something other than a file stands there.
+            DiskRefusedError: It cannot be written; what stood there before still does.
+        """
+        self._publish(require_writable_report(path), durable=True)
+
+    def to_json(self) -> str:
+        """What was recorded so far, as one JSON object, on one line.
+
+        Keys: ``format`` ("overspill-recording"), ``version`` (1), ``title``, ``pid``, ``started``
+        (ISO 8601), ``source`` (the control group's directory, or /proc/meminfo), ``interval_s``,
+        ``elapsed_s``, ``running``, ``ended_by`` (an exception's name or null), ``samples``,
+        ``samples_a_row``, ``longest_gap`` (``start_s`` and ``stop_s``, or null), ``peaks`` (by
+        kind: ``nbytes``, ``elapsed_s``, ``phase``), ``columns`` (one list a field, all of the same
+        length; counters are since the start; null where the system does not tell), ``phases``
+        (totals by name), ``spans`` (``name``, ``start_s``, ``stop_s`` or null, ``lane``),
+        ``marks`` (``name``, ``elapsed_s``), ``spans_left_out`` and ``marks_left_out``.
+        """
+        return as_json(self._snapshot())
+
+    def to_html(self) -> str:
+        """What was recorded so far, as one page that needs nothing else."""
+        return as_page(self._snapshot())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended_by = None if kind is None else kind.__name__
+        if kind is None:
+            self.stop()
+        else:  # the program's own error is the one to see
+            self._stop_or_tell()
+
+    def __repr__(self) -> str:
+        snapshot = self._snapshot()
+        peak = snapshot.peaks["anon_shmem_bytes"].value
+        told = [
+            "running" if snapshot.running else "ended",
+            f"{snapshot.elapsed_ns / 1e9:.1f} s",
+            f"{snapshot.samples} samples",
+            f"peak anon + shmem {_told(peak)} of {_told(snapshot.limit_bytes)}",
+            f"read {_told(snapshot.total('read_bytes'))}",
+            f"written {_told(snapshot.total('written_bytes'))}",
+        ]
+        if self.path is not None:
+            told.append(f"report {str(self.path)!r}")
+        return f"Recording({', '.join(told)})"
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own, whose styles and script stay within it."""
+        page = html.escape(self.to_html(), quote=True)
+        return (
+            f'<iframe title="Memory report" srcdoc="{page}" sandbox="allow-scripts" '
+            'style="width: 100%; height: 48rem; border: 0"></iframe>'
+        )
+
+    def _run(self) -> None:
+        rest_s = self._interval_s
+        while not self._stopping.wait(rest_s):
+            began = time.thread_time()
+            self._sample()
+            rest_s = max(self._interval_s, _REST * (time.thread_time() - began))
+            self._save_if_due()
+
+    def _sample(self, *, boundary: bool = False) -> None:
+        with self._lock:
+            last = self._ledger.last
+            if boundary and last is not None:
+                # Phases of a few us each must not cost a sample each.
+                age = self._elapsed_ns() - int(column(last, "elapsed_ns"))
+                if age < self._ledger.interval_ns // 10:
+                    return
+            before = self._sampler.source
+            try:
+                row = self._sampler.take()
+            except UnavailableError:  # for example, its group is gone
+                return
+            self._ledger.add(row, self._sampler.source, before)
+
+    def _save_if_due(self) -> None:
+        now = self._elapsed_ns()
+        if self.path is None or now < self._next_save_ns:
+            return
+        self._next_save_ns = min(int(now * _SAVE_GROWTH), now + _LATEST_SAVE_NS)
+        try:
+            self._publish(self.path)
+        except DiskRefusedError as error:
+            logger.warning("%s; the recording goes on", error)
+            self._next_save_ns = now + _LATEST_SAVE_NS
+
+    def _publish(self, path: Path, *, durable: bool = False) -> None:
+        text = self.to_json() + "\n" if path.suffix == ".json" else self.to_html()
+        publish_text(path, text, durable=durable)
+
+    def _snapshot(self) -> Snapshot:
+        with self._lock:
+            held, phases = self._ledger, self._ledger.phases
+            assert held.last is not None
+            now = int(column(held.last, "elapsed_ns")) if self._ended else self._elapsed_ns()
+            return Snapshot(
+                title=self._title,
+                pid=self._owner,
+                started=self._started,
+                source=self._sampler.source,
+                interval_ns=held.interval_ns,
+                elapsed_ns=now,
+                running=not self._ended,
+                ended_by=self._ended_by,
+                samples=held.samples,
+                samples_a_row=held.series.samples_a_row,
+                rows=held.series.rows(),
+                last=held.last,
+                peaks=dict(held.peaks),
+                totals=phases.totals(now),
+                spans=[replace(span) for span in phases.spans()],
+                forgotten_spans=phases.forgotten_spans,
+                marks=list(phases.marks),
+                forgotten_marks=phases.forgotten_marks,
+                longest_gap=held.longest_gap,
+            )
+
+    def _elapsed_ns(self) -> int:
+        return time.monotonic_ns() - self._sampler.began_ns
+
+    def _goes_on(self) -> bool:
+        return not self._ended and os.getpid() == self._owner
+
+    def _stop_or_tell(self) -> None:
+        try:
+            self.stop()
+        except DiskRefusedError as error:
+            logger.warning("%s", error)
+
+    def _at_exit(self) -> None:
+        self._stop_or_tell()
+
+
+_LIVING: weakref.WeakSet[Recording] = weakref.WeakSet()
+
+
+def _unlock_in_child() -> None:
+    """The thread that held a lock at the fork is not in the child."""
+    for recording in _LIVING:
+        recording._lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_unlock_in_child)
+
+
+def record_memory(
+    path: str | Path | None = None, *, interval: float = 0.1, title: str | None = None
+) -> Recording:
+    """Record what this program's memory is spent on, from now until the end of a ``with``.
+
+    Sampled are the control group that binds (v1 or v2, own or ancestor; else the machine, of
+    /proc/meminfo): anonymous and shared memory, clean and dirty cache and what is being written,
+    against the limit; this process's own resident memory; what devices read and wrote for it and
+    its children; and the rows that Overspill's loaders deliver in it::
+
+        with ov.record_memory("report.html") as recording:
+            with recording.phase("build"):
+                ...
+            recording.mark("epoch 1")
+
+    Without ``with``, `Recording.stop` ends it, or the interpreter's end does. An exception ends it
+    like any other end, and is named. The report is published by renaming: early, at the latest
+    every minute while it goes on, and at the end.
+
+    Costs one thread, at most 2% of a processor (about 0.5 ms a sample), and about 1 MiB, however
+    long it goes on: a row then stands for several samples. Several may run at once, and a program
+    may fork meanwhile.
+
+    Args:
+        path: Where the report goes: one HTML page that needs nothing else, or the JSON document
+            where the name ends in ".json". None only keeps it in memory. Processes that run side by
+            side want a path each: the last one's stays.
+        interval: Seconds between samples, 0.001 to 3600.
+        title: What is recorded; None names the program.
+
+    Returns:
+        The recording, which has begun; a context manager.
+
+    Raises:
+        InputError: The interval or the path is none.
+        DiskRefusedError: No report could be written there.
+        UnavailableError: /proc cannot be read.
+    """
+    memory = BindingMemory()
+    sampler = Sampler(memory, exact=not memory.limited)
+    return Recording(sampler, path=path, interval=interval, title=title)
+
+
+def _program() -> str:
+    """The program's name, without arguments, which may hold what a report must not."""
+    script = Path(sys.argv[0] if sys.argv else "")
+    if script.name == "__main__.py":  # python -m package
+        return script.parent.name
+    if script.name == "ipykernel_launcher.py":
+        return "notebook"
+    return "python" if script.name in ("", "-c", "-") else script.name
+
+
+def _told(nbytes: int | None) -> str:
+    return "unknown" if nbytes is None else format_bytes(nbytes)
