@@ -12,7 +12,15 @@ import pytest
 
 from overspill.errors import UnavailableError
 from overspill.linux import locks
-from overspill.linux.locks import lock_exclusive, lock_shared, mark_span, marked_bytes, unlock
+from overspill.linux.locks import (
+    flock_owners,
+    is_marked,
+    lock_exclusive,
+    lock_shared,
+    mark_span,
+    marked_bytes,
+    unlock,
+)
 
 
 @pytest.fixture
@@ -117,6 +125,25 @@ class TestMarks:
             assert marked_bytes(self.PLACE - 7) == 1
         assert marked_bytes(self.PLACE) == 0
 
+    def test_who_asks_for_a_mark_keeps_nobody_out(self, holders: tuple[int, int]) -> None:
+        holder, asks = holders
+        assert is_marked(asks, 0) is False
+        assert lock_shared(holder) and mark_span(holder, 0, 1)
+        assert is_marked(asks, 0) is True and is_marked(asks, 1) is False
+        assert is_marked(holder, 0) is False  # its own
+        unlock(holder)  # the mark is another lock, and stays
+        assert is_marked(asks, 0) is True
+        assert lock_exclusive(holder) and mark_span(asks, 0, 1)
+
+    def test_a_mark_that_cannot_be_asked_for(
+        self, holders: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        mark_span(holders[0], 0, 1)
+        monkeypatch.setattr(locks.fcntl, "fcntl", _refuses)
+        assert is_marked(holders[1], 0) is None
+        monkeypatch.setattr(locks, "fcntl", None)
+        assert is_marked(holders[1], 0) is None
+
     def test_where_there_are_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert marked_bytes(self.PLACE, proc=tmp_path) == 0
         with (tmp_path / "a").open("w+b") as file:
@@ -135,6 +162,20 @@ class TestMarks:
         pages = [entry.format(1, 1, 9), waiting + entry.format(1, 1, 9) + entry.format(2, 2, 14)]
         monkeypatch.setattr(Path, "read_text", lambda self: pages.pop(0))
         assert marked_bytes(5, proc=tmp_path) == 5 + 10
+
+
+def test_the_kernel_lists_who_took_a_lock(holders: tuple[int, int], tmp_path: Path) -> None:
+    held = os.fstat(holders[0])
+    file = held.st_dev, held.st_ino
+    assert file not in flock_owners()
+    lock_shared(holders[0])
+    assert flock_owners()[file] == {os.getpid()}
+    (tmp_path / "locks").write_text(
+        "1: FLOCK  ADVISORY  READ 11 fe:00:9 0 EOF\n1: -> FLOCK  ADVISORY  WRITE 12 fe:00:9 0 EOF\n"
+        "2: FLOCK  ADVISORY  READ 13 fe:00:9 0 EOF\n3: POSIX  ADVISORY  WRITE 14 fe:00:9 0 EOF\n"
+    )
+    assert flock_owners(proc=tmp_path) == {(os.makedev(0xFE, 0), 9): {11, 13}}
+    assert flock_owners(proc=tmp_path / "none") == {}
 
 
 def _refuses(*_arguments: object) -> None:

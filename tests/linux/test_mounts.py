@@ -15,6 +15,7 @@ from overspill.linux import mounts
 from overspill.linux.mounts import (
     filesystem_type,
     free_disk_bytes,
+    has_local_locks,
     is_copy_on_write,
     is_memory_backed,
     nearest_existing,
@@ -123,6 +124,24 @@ def test_copy_on_write_is_known(tmp_path: Path, kind: str) -> None:
     proc = fake_proc(tmp_path, line(900, "/", kind))
     assert is_copy_on_write(tmp_path, proc=proc)
     assert not is_memory_backed(tmp_path, proc=proc)
+
+
+@pytest.mark.parametrize(
+    ("options", "local"),
+    [
+        ("rw,vers=4.2,local_lock=none,addr=10.0.0.1", False),
+        ("rw,vers=3,local_lock=all", True),
+        ("rw,localflock", True),
+        ("rw,flock,lazystatfs", False),
+    ],
+)
+def test_locks_that_reach_no_other_machine_are_known(
+    tmp_path: Path, options: str, local: bool
+) -> None:
+    proc = fake_proc(tmp_path, line(900, "/", "ext4"), line(901, tmp_path, "lustre", options))
+    assert has_local_locks(tmp_path / "spill", proc=proc) is local
+    assert not has_local_locks("/", proc=proc)
+    assert not has_local_locks(tmp_path, proc=tmp_path / "none")
 
 
 @pytest.mark.parametrize(("seen", "copy_on_write"), [(True, True), (False, False)])

@@ -18,6 +18,7 @@ from overspill.graph.csr_columns import Column, FileColumn, MemoryColumn
 from overspill.graph.csr_plan import Shape, Sizes, sizes_in_memory, sizes_within
 from overspill.placement.final_home import Demand, Rooms, place_finally
 from overspill.placement.spill import Home
+from overspill.storage.spill_records import TensorRecord
 from overspill.tensors.backing import file_behind
 from overspill.tensors.layouts import tensor_over
 from overspill.tensors.lifetime import discard
@@ -143,7 +144,8 @@ class Homes:
     ) -> tuple[torch.UntypedStorage, Column]:
         nbytes = math.prod(shape) * dtype.itemsize
         demand = Demand(nbytes=nbytes, random_access=random)
-        storage, home = storage_in_final_home(demand, what, rooms)
+        holds = TensorRecord(dtype.name, shape)
+        storage, home = storage_in_final_home(demand, what, rooms, holds=holds)
         self._rooms = _less(self._rooms, nbytes, home)
         if home != "disk":
             self._take(nbytes)

@@ -84,6 +84,15 @@ def host_identity() -> str:
     return f"{socket.gethostname()}/{boot}"
 
 
+def is_this_boot(identity: str) -> bool:
+    """Whether an identity that `host_identity` gave is of this kernel, whatever its host name.
+
+    Containers of one machine have names of their own, and one kernel.
+    """
+    boot, here = identity.rpartition("/")[2], host_identity()
+    return identity == here if boot == "unknown" else boot == here.rpartition("/")[2]
+
+
 def _by_statx(path_or_fd: str | Path | int) -> FileIdentity:
     buffer = ctypes.create_string_buffer(_STATX_BYTES)
     if isinstance(path_or_fd, int):

@@ -80,6 +80,49 @@ def mark_span(fd: int, start: int, nbytes: int) -> bool:
     return True
 
 
+def is_marked(fd: int, start: int) -> bool | None:
+    """Whether another opening of the file has a mark at a place; asks, and keeps nobody out.
+
+    Args:
+        fd: A descriptor of the file; a mark of its own opening does not count.
+        start: Where the mark begins.
+
+    Returns:
+        The answer; None where the system or the file system has no such locks.
+    """
+    if not hasattr(fcntl, "F_OFD_GETLK"):
+        return None
+    # Who could write here? The kernel answers with a mark that stands against it, or with none.
+    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, 1, 0)
+    try:
+        answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked)
+    except OSError:
+        return None
+    return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+
+
+def flock_owners(*, proc: Path = PROC) -> dict[tuple[int, int], frozenset[int]]:
+    """The processes that took the whole-file locks of this machine, as the kernel lists them.
+
+    Returns:
+        Processes by device and inode of the file; one may have ended and left its lock to a fork.
+        None of other containers, nor any where the list cannot be read.
+    """
+    try:
+        lines = (proc / "locks").read_text().splitlines()
+    except OSError:
+        return {}
+    found: dict[tuple[int, int], set[int]] = {}
+    for line in lines:
+        # "7: FLOCK  ADVISORY  READ 1234 fe:00:2146329 0 EOF"; who waits has "->" for FLOCK.
+        fields = line.split()
+        if len(fields) == 8 and fields[1] == "FLOCK":
+            major, minor, inode = fields[5].split(":")
+            file = os.makedev(int(major, 16), int(minor, 16)), int(inode)
+            found.setdefault(file, set()).add(int(fields[4]))
+    return {file: frozenset(pids) for file, pids in found.items()}
+
+
 def marked_bytes(start: int, *, proc: Path = PROC) -> int:
     """Add up the marks of every file of this machine that begin at one place.
 

@@ -37,6 +37,11 @@ _MAGIC = {
     0xF2F52010: "f2fs",
     0x65735546: "fuse",
 }
+# Options by which a file system that several machines share keeps its locks to each of them: nfs,
+# lustre, gfs2 and ocfs2, smb.
+_LOCAL_LOCKS = frozenset(
+    {"nolock", "local_lock=flock", "local_lock=all", "localflock", "localflocks", "nobrl"}
+)
 _STATFS_BYTES = 256
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
@@ -109,6 +114,15 @@ def is_copy_on_write(path: str | Path, *, proc: Path = PROC) -> bool:
     containers it cannot, and the overlay then counts as what nearly all are, ext4 or xfs.
     """
     return _judged(path, proc) in _COPY_ON_WRITE
+
+
+def has_local_locks(path: str | Path, *, proc: Path = PROC) -> bool:
+    """Whether a mount option keeps the locks at this path from the other machines that share it."""
+    try:
+        mount = _mount_of(nearest_existing(path), read_mounts(proc))
+    except UnavailableError:
+        return False
+    return mount is not None and not _LOCAL_LOCKS.isdisjoint(mount.options)
 
 
 def free_disk_bytes(path: str | Path) -> int:

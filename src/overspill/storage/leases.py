@@ -4,6 +4,9 @@ Every process of a run holds flock LOCK_SH on ``<run>/lease``; a fork inherits i
 drops it with the last holder, also after SIGKILL. A run whose lease can be locked exclusively has
 no process left. Nothing is ever judged by age, and nothing is removed but under that lock.
 
+Each holder also marks the lease's first byte, by a lock of the same lifetime that keeps nobody out:
+so that whoever only looks can ask for it, and never stands between a run and its lease.
+
 A reclaimer takes LOCK_EX without waiting, checks that the file it locked is still the one at the
 path (another reclaimer may have been faster), renames the directory, so that nobody joins it any
 more, and deletes; the lease goes last, so that a reclaimer that dies half-way is followed up.
@@ -12,29 +15,28 @@ more, and deletes; the lease goes last, so that a reclaimer that dies half-way i
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import re
 import secrets
-import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from overspill.errors import DiskRefusedError, SpillDirError, StaleFileError, UnavailableError
 from overspill.linux.blocks import reserve_blocks, write_all
-from overspill.linux.identity import host_identity
-from overspill.linux.locks import lock_exclusive, lock_shared
+from overspill.linux.identity import is_this_boot
+from overspill.linux.locks import is_marked, lock_exclusive, lock_shared, mark_span, unlock
+from overspill.linux.mounts import has_local_locks
+from overspill.storage.lease_records import LEASE_BYTES, LeaseRecord, lease_text, read_lease
 from overspill.storage.spill_dirs import unusable
 
 LEASE_NAME = "lease"
 LEDGER_NAME = "ledger"
 SPILL_FILE = re.compile(r"spill_[0-9a-f]{16,32}\.bin")
 RUN_DIRECTORY = re.compile(r"run-[0-9a-f]{32}")
-_DEAD_DIRECTORY = re.compile(r"dead-[0-9a-f]{32}")
-_FORMAT = "overspill-run"
-_LEASE_BYTES = 4096
+DEAD_DIRECTORY = re.compile(r"dead-[0-9a-f]{32}")
+_MARK = 0
 _ATTEMPTS = 100
 
 logger = logging.getLogger("overspill")
@@ -45,14 +47,16 @@ class Reclaimed:
     """What a dead run had left.
 
     Attributes:
-        directory: Where it was.
-        files: How many spill files were removed.
+        directory: Where it was; of one that is kept, where it is.
+        files: How many spill files were removed, or would be.
         nbytes: Their bytes.
+        kept: Why the directory is still there, or would be; None where it goes.
     """
 
     directory: Path
     files: int
     nbytes: int
+    kept: str | None = None
 
 
 def found_run(spill_dir: Path) -> tuple[Path, int]:
@@ -120,8 +124,32 @@ def take_share(run_dir: Path) -> int:
                 path=str(run_dir),
                 remedy="keep a process of the run alive until its files have been mapped",
             )
+        mark_span(fd, _MARK, 1)
         undo.pop_all()
     return fd
+
+
+def is_held(lease: int, *, marked: bool) -> bool | None:
+    """Whether any process holds a share of a lease, as somebody asks who only looks.
+
+    Args:
+        lease: A descriptor of the lease that holds no share.
+        marked: Whether its holders mark it, as its record says. If so, nothing is locked; else it
+            is, for the moment of the question.
+
+    Returns:
+        The answer; None where the file system cannot tell.
+    """
+    found = is_marked(lease, _MARK)
+    if found or (found is False and marked):
+        return found
+    try:
+        if not lock_exclusive(lease):
+            return True
+        unlock(lease)
+    except UnavailableError:
+        return None
+    return False
 
 
 def lease_in_place(fd: int, run_dir: Path) -> bool:
@@ -144,19 +172,45 @@ def reclaim_dead_runs(spill_dir: Path) -> list[Reclaimed]:
     Returns:
         What was removed.
     """
+    found = [run for run in sweep_dead_runs(spill_dir) if run.files or run.kept is None]
+    for run in found:
+        logger.info("reclaimed %s: %d files, %d bytes", run.directory, run.files, run.nbytes)
+    return found
+
+
+def sweep_dead_runs(spill_dir: Path, *, dry_run: bool = False) -> list[Reclaimed]:
+    """Remove what dead runs left, or say what would be removed; see `reclaim_dead_runs`.
+
+    Args:
+        spill_dir: The directory; a missing one holds nothing.
+        dry_run: Remove nothing, and keep nobody from a run while looking.
+
+    Returns:
+        Every dead run, also one that had to be kept, with the reason.
+    """
+    found = [_reclaim(directory, dry_run=dry_run) for directory in run_directories(spill_dir)]
+    return [run for run in found if run is not None]
+
+
+def run_directories(spill_dir: Path) -> list[Path]:
+    """The directories of a spill directory that have the name of a run, alive or dead."""
     try:
         names = sorted(os.listdir(spill_dir))  # noqa: PTH208 - names, not paths, are matched
     except OSError:
         return []
-    found = []
-    for name in names:
-        if RUN_DIRECTORY.fullmatch(name) or _DEAD_DIRECTORY.fullmatch(name):
-            removed = _reclaim(spill_dir / name)
-            if removed is not None:
-                told = "reclaimed %s: %d files, %d bytes"
-                logger.info(told, removed.directory, removed.files, removed.nbytes)
-                found.append(removed)
-    return found
+    return [
+        spill_dir / name
+        for name in names
+        if RUN_DIRECTORY.fullmatch(name) or DEAD_DIRECTORY.fullmatch(name)
+    ]
+
+
+def is_beyond_locks(record: LeaseRecord, run_dir: Path) -> bool:
+    """Whether a run began where no lock of this machine tells of it: its lease seems free anyway.
+
+    So it is where a file system that machines share is mounted with locks of each machine's own.
+    """
+    return record.host is not None and not is_this_boot(record.host) and has_local_locks(run_dir)
 
 
 def _first_lease(directory: Path) -> int | None:
@@ -181,26 +235,16 @@ def _first_lease(directory: Path) -> int | None:
         if not held:
             return None
         undo.callback(path.unlink, missing_ok=True)
+        marked = mark_span(fd, _MARK, 1)
         # Reserving here shows whether the file system can, before any tensor depends on it.
-        reserve_blocks(fd, _LEASE_BYTES, path=str(path))
-        write_all(fd, _lease_text(directory), 0, path=str(path))
+        reserve_blocks(fd, LEASE_BYTES, path=str(path))
+        text = lease_text(directory.name.removeprefix("run-"), marked=marked)
+        write_all(fd, text, 0, path=str(path))
         undo.pop_all()
     return fd
 
 
-def _lease_text(directory: Path) -> bytes:
-    told = {
-        "format": _FORMAT,
-        "version": 1,
-        "run": directory.name.removeprefix("run-"),
-        "host": host_identity(),
-        "pid": os.getpid(),
-        "started": time.time(),
-    }
-    return json.dumps(told).encode().ljust(_LEASE_BYTES)
-
-
-def _reclaim(directory: Path) -> Reclaimed | None:
+def _reclaim(directory: Path, *, dry_run: bool) -> Reclaimed | None:
     try:
         place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:  # gone already, somebody else's, or no directory
@@ -211,31 +255,60 @@ def _reclaim(directory: Path) -> Reclaimed | None:
             lease = os.open(LEASE_NAME, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
         except FileNotFoundError:
             # A founder that died before it made its lease; one that lives starts over.
-            return Reclaimed(directory, 0, 0) if _remove_if_empty(directory) else None
+            gone = _is_empty(place) if dry_run else _remove_if_empty(directory)
+            return Reclaimed(directory, 0, 0) if gone else None
         except OSError:
             return None
         done.callback(os.close, lease)
         try:
-            dead = lock_exclusive(lease) and lease_in_place(lease, directory)
-        except UnavailableError:
+            # Before it is read: what a founder has not signed yet may be signed a moment later.
+            if not dry_run and not lock_exclusive(lease):
+                return None
+            record = _own_lease(lease, place)
+        except (UnavailableError, OSError):
             return None
-        if not dead or not _is_ours(lease, place):
+        if record is None or not lease_in_place(lease, directory):
             return None
-        return _delete_run(directory, place)
+        if dry_run and is_held(lease, marked=record.marked) is not False:
+            return None
+        if is_beyond_locks(record, directory):
+            return Reclaimed(directory, 0, 0, kept=_told_beyond(record))
+        return _listed_run(directory, place) if dry_run else _delete_run(directory, place)
 
 
-def _is_ours(lease: int, place: int) -> bool:
-    text = os.pread(lease, _LEASE_BYTES, 0).strip(b"\0 ")
-    if not text:  # its founder died between making and writing it
-        return set(os.listdir(place)) == {LEASE_NAME}
-    try:
-        told = json.loads(text)
-    except ValueError:
-        return False
-    return isinstance(told, dict) and told.get("format") == _FORMAT
+def _own_lease(lease: int, place: int) -> LeaseRecord | None:
+    record = read_lease(lease)
+    if record is not None and not record.signed and set(os.listdir(place)) != {LEASE_NAME}:
+        return None
+    return record
 
 
-def _delete_run(directory: Path, place: int) -> Reclaimed | None:
+def _told_beyond(record: LeaseRecord) -> str:
+    return (
+        f"it began on {(record.host or '').rpartition('/')[0]!a}, to which the locks of this mount "
+        "do not reach: clean it from there"
+    )
+
+
+def _told_foreign(names: set[str]) -> str:
+    return f"it holds files that no run makes: {sorted(names)}"
+
+
+def _listed_run(directory: Path, place: int) -> Reclaimed:
+    """What `_delete_run` would do."""
+    files = nbytes = 0
+    left = set()
+    for name in os.listdir(place):
+        if SPILL_FILE.fullmatch(name):
+            with suppress(FileNotFoundError):
+                nbytes += os.stat(name, dir_fd=place, follow_symlinks=False).st_size
+                files += 1
+        elif name not in (LEDGER_NAME, LEASE_NAME):
+            left.add(name)
+    return Reclaimed(directory, files, nbytes, kept=_told_foreign(left) if left else None)
+
+
+def _delete_run(directory: Path, place: int) -> Reclaimed:
     files = nbytes = 0
     dead = directory
     try:
@@ -244,21 +317,26 @@ def _delete_run(directory: Path, place: int) -> Reclaimed | None:
             directory.rename(dead)
         for name in os.listdir(place):
             if SPILL_FILE.fullmatch(name):
-                nbytes += os.stat(name, dir_fd=place, follow_symlinks=False).st_size
+                size = os.stat(name, dir_fd=place, follow_symlinks=False).st_size
                 os.unlink(name, dir_fd=place)
-                files += 1
+                files, nbytes = files + 1, nbytes + size
             elif name == LEDGER_NAME:
                 os.unlink(name, dir_fd=place)
         left = set(os.listdir(place)) - {LEASE_NAME}
         if left:
-            logger.warning("kept %s: it holds files that no run makes: %s", dead, sorted(left))
-            return Reclaimed(directory, files, nbytes) if files else None
+            logger.warning("kept %s: %s", dead, _told_foreign(left))
+            return Reclaimed(dead, files, nbytes, kept=_told_foreign(left))
         os.unlink(LEASE_NAME, dir_fd=place)
         dead.rmdir()
     except OSError as error:
         logger.warning("could not remove the dead run %s: %s", dead, error)
-        return Reclaimed(directory, files, nbytes) if files else None
+        return Reclaimed(dead, files, nbytes, kept=f"it could not be removed: {error}")
     return Reclaimed(directory, files, nbytes)
+
+
+def _is_empty(place: int) -> bool:
+    with os.scandir(place) as entries:
+        return next(entries, None) is None
 
 
 def _remove_if_empty(directory: Path) -> bool:

@@ -23,6 +23,7 @@ import torch
 from overspill.errors import InputError, UnsupportedTensorError
 from overspill.placement.final_home import Demand, Rooms, place_finally
 from overspill.placement.spill import Home
+from overspill.storage.spill_records import TensorRecord
 from overspill.tensors.backing import cpu_storage
 from overspill.tensors.chunks import copyable
 from overspill.tensors.dtypes import is_mappable
@@ -36,6 +37,7 @@ from overspill.tensors.preshared import (
 )
 from overspill.tensors.rooms import measured_rooms
 from overspill.tensors.shared_memory import SharedSegment, open_segment
+from overspill.tensors.spill import record_of
 
 Chunk = tuple[torch.Tensor, ...]
 
@@ -255,10 +257,11 @@ def _allocated(
             freed_bytes=sum(freed[number] for number in group),
         )
         what = f"{len(group)} x {(field.rows, *field.row_shape)} {field.dtype}"
-        storage, segment, rooms = _storage(demand, rooms, what)
+        shape: tuple[int, ...] = (len(group), field.rows, *field.row_shape)
+        holds = record_of(shape if len(group) > 1 else shape[1:], field.dtype)
+        storage, segment, rooms = _storage(demand, rooms, what, holds)
         if segment is not None:
             closing.enter_context(segment)
-        shape: tuple[int, ...] = (len(group), field.rows, *field.row_shape)
         whole = tensor_over(storage, field.dtype, shape)
         outputs.append(
             _Output(
@@ -272,7 +275,7 @@ def _allocated(
 
 
 def _storage(
-    demand: Demand, rooms: Rooms, what: str
+    demand: Demand, rooms: Rooms, what: str, holds: TensorRecord
 ) -> tuple[torch.UntypedStorage, SharedSegment | None, Rooms]:
     """A storage, its segment if it is reserved piece by piece, and the room that is left then."""
     placement = place_finally(demand, rooms)
@@ -283,7 +286,7 @@ def _storage(
         # Taken whole, before any chunk gives its memory back.
         demand = replace(demand, freed_bytes=0)
         # By these rooms: memory that was taken and not yet written to does not show in new ones.
-        storage, home = storage_in_final_home(demand, what, rooms)
+        storage, home = storage_in_final_home(demand, what, rooms, holds=holds)
         return storage, None, _less(rooms, demand, home)
     log_passed_over(demand, placement, what)
     log_placement(demand, placement, what, segment.storage)

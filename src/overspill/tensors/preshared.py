@@ -18,12 +18,17 @@ from overspill.errors import (
 )
 from overspill.placement.final_home import REMEDY, Demand, Rooms, best_offer, place_finally
 from overspill.placement.spill import Home, Placement
+from overspill.storage.spill_records import TensorRecord
 from overspill.tensors.dtypes import is_mappable
 from overspill.tensors.layouts import tensor_over
 from overspill.tensors.rooms import measured_rooms
 from overspill.tensors.shapes import checked_nbytes, checked_shape
 from overspill.tensors.shared_memory import SHARED_MEMORY, shared_storage
-from overspill.tensors.spill import is_tensor_spilling_enabled, storage_in_new_file
+from overspill.tensors.spill import (
+    is_tensor_spilling_enabled,
+    record_of,
+    storage_in_new_file,
+)
 from overspill.units import format_bytes
 
 logger = logging.getLogger("overspill")
@@ -58,7 +63,8 @@ def allocate_preshared(
     """
     sizes, nbytes = _checked(shape, dtype)
     demand = Demand(nbytes=nbytes, random_access=random_access)
-    storage, _home = storage_in_final_home(demand, f"{sizes} {dtype}")
+    what, holds = f"{sizes} {dtype}", record_of(sizes, dtype)
+    storage, _home = storage_in_final_home(demand, what, holds=holds)
     return tensor_over(storage, dtype, sizes)
 
 
@@ -85,7 +91,7 @@ def plan_placement(
 
 
 def storage_in_final_home(
-    demand: Demand, what: str, rooms: Rooms | None = None
+    demand: Demand, what: str, rooms: Rooms | None = None, *, holds: TensorRecord | None = None
 ) -> tuple[torch.UntypedStorage, Home]:
     """A storage in the first home that is safe and does not refuse.
 
@@ -93,6 +99,7 @@ def storage_in_final_home(
         demand: What is to be placed.
         what: What to call it in messages.
         rooms: What there is; None measures it now.
+        holds: What to write down about it if it goes to a file.
 
     Returns:
         The storage, and the home that it is in.
@@ -107,7 +114,7 @@ def storage_in_final_home(
         if placement.home == "none":
             raise no_home(demand, rooms, placement, what)
         try:
-            storage = _made(placement, demand)
+            storage = _made(placement, demand, holds)
         except NoRoomError as error:  # it has vanished since it was measured
             logger.error("could not place %s in /dev/shm: %s", what, str(error))
             rooms = replace(rooms, shm_refusal=str(error))
@@ -159,9 +166,9 @@ def _checked(shape: int | Sequence[int], dtype: torch.dtype) -> tuple[tuple[int,
     return sizes, nbytes
 
 
-def _made(placement: Placement, demand: Demand) -> torch.UntypedStorage:
+def _made(placement: Placement, demand: Demand, holds: TensorRecord | None) -> torch.UntypedStorage:
     if placement.home == "disk":
-        return storage_in_new_file(demand.nbytes)
+        return storage_in_new_file(demand.nbytes, holds=holds)
     if placement.home == "shm":
         return shared_storage(demand.nbytes)
     return torch.empty(demand.nbytes, dtype=torch.uint8, device="cpu").untyped_storage()

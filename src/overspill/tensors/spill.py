@@ -33,10 +33,11 @@ from overspill.placement.spill import Headroom, Placement, Request, place_in_fil
 from overspill.settings import current_settings
 from overspill.storage.direct_write import BUFFERED_BYTES, write_past_cache
 from overspill.storage.spill_files import SpillFile
+from overspill.storage.spill_records import TensorRecord, record_tensor
 from overspill.storage.workspace import adopt_run_of, join_run
 from overspill.tensors.backing import cpu_storage, file_behind
 from overspill.tensors.chunks import byte_chunks, contiguous_bytes
-from overspill.tensors.dtypes import is_mappable
+from overspill.tensors.dtypes import dtype_name, is_mappable
 from overspill.tensors.headroom import memory_headroom
 from overspill.tensors.layouts import tensor_over
 from overspill.tensors.lifetime import note_spill_file
@@ -250,7 +251,7 @@ def _placed_in_file(
             raise _unplaced(what, placement)
         return None
     try:
-        storage = storage_in_new_file(request.nbytes, fill)
+        storage = storage_in_new_file(request.nbytes, fill, holds=record_of(*kind))
     except (
         DiskRefusedError,
         MappingError,
@@ -291,14 +292,23 @@ def _unplaced(what: str, placement: Placement) -> OverspillError:
     )
 
 
+def record_of(shape: tuple[int, ...], dtype: torch.dtype) -> TensorRecord:
+    """What to write down about a file that will hold a tensor of this shape and dtype."""
+    return TensorRecord(dtype_name(dtype), shape)
+
+
 def storage_in_new_file(
-    nbytes: int, fill: Callable[[SpillFile], None] | None = None
+    nbytes: int,
+    fill: Callable[[SpillFile], None] | None = None,
+    *,
+    holds: TensorRecord | None = None,
 ) -> torch.UntypedStorage:
     """Reserve a file of the run, fill it, sync it and map it, whatever the threshold.
 
     Args:
         nbytes: Its size, at least 1. A spill directory must be in force.
         fill: Writes the bytes; None leaves them uninitialised.
+        holds: What to write down about it, for whoever looks at the file.
 
     Returns:
         A storage over the file, which belongs to the spill scope that the caller is in.
@@ -311,6 +321,8 @@ def storage_in_new_file(
     spill_dir = current_settings().spill_dir
     assert spill_dir is not None  # the placement saw to it
     with join_run(spill_dir).create_spill_file(nbytes) as file:
+        if holds is not None:
+            record_tensor(file.fd, holds)
         if fill is not None:
             fill(file)
             # Before the map: a write-back error must count as a refusal, not surface later.
