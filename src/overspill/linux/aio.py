@@ -27,6 +27,7 @@ _NUMBERS = {  # io_setup, io_destroy, io_submit, io_getevents
 }
 _Words = npt.NDArray[np.uint64]
 REQUEST_WORDS = 8  # struct iocb
+OFFSET_WORD = 5
 _EVENT_WORDS = 4  # struct io_event: data, iocb, result, second result
 _READ = 0  # IOCB_CMD_PREAD
 
@@ -115,7 +116,7 @@ def fill_requests(
     requests[:, 2] = (fd << 32) | _READ
     requests[:, 3] = addresses
     requests[:, 4] = lengths
-    requests[:, 5] = offsets
+    requests[:, OFFSET_WORD] = offsets
 
 
 @functools.cache
