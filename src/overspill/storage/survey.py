@@ -279,10 +279,10 @@ def _with_mappings(run: RunReport, mapped: _Mapped) -> RunReport:
             replace(process, shows_mappings=process.pid not in mapped.closed)
             for process in run.processes
         ),
-        files=tuple(
-            replace(
-                file, mapped_by=tuple(sorted(mapped.named.get((run.directory.name, file.name), ())))
-            )
-            for file in run.files
-        ),
+        files=tuple(_with_mappers(run, file, mapped) for file in run.files),
     )
+
+
+def _with_mappers(run: RunReport, file: FileReport, mapped: _Mapped) -> FileReport:
+    pids = mapped.named.get((run.directory.name, file.name))
+    return file if pids is None else replace(file, mapped_by=tuple(sorted(pids)))
