@@ -14,6 +14,7 @@ import numpy.typing as npt
 import torch
 
 from overspill.errors import InputError, StaleFileError
+from overspill.graph.dataset_shown import dataset_html, dataset_line
 from overspill.graph.node_ids import require_within, whole_ids
 from overspill.graph.paged import PagedArray
 from overspill.graph.parts import Part, PartIds, require_whole
@@ -282,10 +283,10 @@ class Dataset:
         return _chosen(self.manifest.edge_types, edge_type, "edge type")
 
     def __repr__(self) -> str:
-        told = f"Dataset({str(self.path)!r}, num_nodes={self.num_nodes}, num_edges={self.num_edges}"
-        if len(self.node_types) > 1 or len(self.edge_types) > 1:
-            told += f", node_types={self.node_types}, edge_types={self.edge_types}"
-        return told + ")"
+        return dataset_line(self.path, self.manifest)
+
+    def _repr_html_(self) -> str:
+        return dataset_html(self.path, self.manifest)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (str(self.path), self.manifest.identifier)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tqdm import tqdm
+from tqdm import TqdmWarning
+
+with warnings.catch_warnings():
+    # In a notebook without ipywidgets it falls back to text, and need not say so.
+    warnings.simplefilter("ignore", TqdmWarning)
+    from tqdm.auto import tqdm
 
 Event = dict[str, Any]
 

@@ -136,6 +136,9 @@ class NeighborSampler(BaseSampler):  # type: ignore[misc] # PyG has no types
         """None: edges are given as they are numbered already."""
         return None
 
+    def __repr__(self) -> str:
+        return f"NeighborSampler({self._sampling.dataset}, {self._sampling.spec})"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _remade, (self._sampling, self._bidirectional, self._time_attr)
 

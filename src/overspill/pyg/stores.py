@@ -79,6 +79,9 @@ class DatasetFeatureStore(FeatureStore):  # type: ignore[misc] # PyG has no type
         key = group, str(attr.attr_name)
         return key if key in self._keys else None
 
+    def __repr__(self) -> str:
+        return f"DatasetFeatureStore({self._dataset}, arrays={[name for _, name in self._keys]})"
+
     def __reduce__(self) -> tuple[Any, ...]:
         return DatasetFeatureStore, (self._dataset, self._features)
 
@@ -124,6 +127,9 @@ class DatasetGraphStore(GraphStore):  # type: ignore[misc] # PyG has no types
     def _size(self, type: Any) -> tuple[int, int]:
         source, _, target = type
         return self._dataset.node_record(source).count, self._dataset.node_record(target).count
+
+    def __repr__(self) -> str:
+        return f"DatasetGraphStore({self._dataset})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DatasetGraphStore, (self._dataset,)

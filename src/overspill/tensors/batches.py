@@ -46,6 +46,9 @@ class BatchSpan:
         # Called as a function, nobody else keeps it, and a collected span would end.
         _SPANS.add(self)
 
+    def __repr__(self) -> str:
+        return f"BatchSpan({'in force' if self in _SPANS else 'ended'})"
+
     def __enter__(self) -> None:
         return None
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from overspill.linux.cgroups import available_memory_bytes, binding_memory_group, memory_groups
 from overspill.linux.processes import process_memory
+from overspill.tensors.memory_html import memory_html
 from overspill.units import format_bytes
 
 
@@ -50,6 +51,31 @@ class MemoryReport:
     def rss_bytes(self) -> int:
         """This process's resident memory, all of it."""
         return self.rss_anon_bytes + self.rss_file_bytes + self.rss_shmem_bytes
+
+    def _repr_html_(self) -> str:
+        return memory_html(
+            self.usage_bytes if self.limit_bytes is None else self.limit_bytes,
+            parts=(
+                ("anonymous", self.anon_bytes, "cannot be dropped"),
+                ("shared memory", self.shmem_bytes, "cannot be dropped"),
+                ("dirty or being written", self._unwritten_bytes, "dropped once written"),
+                ("clean page cache", self.clean_file_bytes, "dropped when room is wanted"),
+            ),
+            totals=(
+                ("limit", self.limit_bytes),
+                ("used of it", self.usage_bytes),
+                ("can still be had", self.available_bytes),
+                ("this process: anonymous", self.rss_anon_bytes),
+                ("this process: mapped files", self.rss_file_bytes),
+                ("this process: shared memory", self.rss_shmem_bytes),
+            ),
+        )
+
+    @property
+    def _unwritten_bytes(self) -> int | None:
+        if self.dirty_bytes is None or self.writeback_bytes is None:
+            return None
+        return self.dirty_bytes + self.writeback_bytes
 
     def __str__(self) -> str:
         return (

@@ -135,6 +135,9 @@ class NeighborSampler:
             self._lists, self._induce() if self.spec.induced else self._found
         )
 
+    def __repr__(self) -> str:
+        return f"NeighborSampler({self.spec})"
+
     @property
     def _alone(self) -> str | None:
         if len(self._counts) == 1:
