@@ -1,0 +1,1 @@
+"""``overspill doctor``: what is measured, what follows from it, and how it is shown."""
