@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ from confined import PythonResult, make_cold
 from overspill.cli.demo.confined import make_group, run_confined
 from overspill.cli.demo.generate import CLASSES, generate_graph
 from overspill.cli.demo.large import LargeSpec
+from overspill.cli.demo.recorded import PartRecording
 from overspill.errors import BuildFailedError, NoRoomError, UnavailableError
 from overspill.linux.cgroups import PROC, memory_directories
 from overspill.linux.confine import MemoryGroup
@@ -121,6 +123,13 @@ def test_the_demo_refuses_a_directory_in_memory(memory_disk: Callable[..., Path]
     assert list(disk.iterdir()) == []
 
 
+def test_the_demo_refuses_a_report_that_it_could_not_write(tmp_path: Path) -> None:
+    report = tmp_path / "missing" / "report.html"
+    done = " ".join(_failing_demo(tmp_path, "--report", str(report)).split())
+    assert "report.html cannot be written" in done and "make the directory first" in done
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_demo_refuses_a_disk_without_room(loop_disk: Callable[[int], Path]) -> None:
     disk = loop_disk(64 << 20)
     done = _failing_demo(disk)
@@ -143,12 +152,20 @@ def test_where_no_limit_can_be_set_memory_is_measured_and_it_says_so(
     assert "measured instead" in told and "no memory group can be made" in told
     phases: list[str] = []
     spec = LargeSpec(directory=str(tmp_path), workers=1, **SMALL)
-    result, peaks = run_confined(spec, None, report=lambda phase, *_: phases.append(phase))
+    recording = PartRecording(tmp_path / "report.json", "part 2", 2 << 30)
+    result, peaks = run_confined(
+        spec, None, report=lambda phase, *_: phases.append(phase), recording=recording
+    )
     assert result["nodes"] == 20_000 and result["edges"] == 100_000
     assert peaks.anon_bytes > 100 << 20
     order = list(dict.fromkeys(phases))
     assert order[0] == "generate edges" and order[-2:] == ["train", "test"]
     assert "build: build rows" in order
+    told = json.loads(recording.path.read_text())
+    assert [phase["name"] for phase in told["phases"]] == order
+    columns = told["columns"]
+    assert set(columns["limit_bytes"]) == {2 << 30} and max(columns["anon_bytes"]) > 100 << 20
+    assert columns["loader_batches"][-1] == 4 and columns["loader_rows"][-1] > 4 * 512
 
 
 @pytest.mark.requires("memory_cgroup")
@@ -156,8 +173,12 @@ def test_a_kill_by_the_limit_is_named(
     tmp_path: Path, memory_group: Callable[[int], MemoryGroup]
 ) -> None:
     spec = LargeSpec(directory=str(tmp_path), workers=0, **SMALL)
+    recording = PartRecording(tmp_path / "report.html", "part 2", 96 << 20)
     with pytest.raises(NoRoomError, match=r"over its limit.*--memory-limit"):
-        run_confined(spec, memory_group(96 << 20), report=lambda *_: None)
+        run_confined(spec, memory_group(96 << 20), report=lambda *_: None, recording=recording)
+    told = recording.path.read_text()
+    assert "The kernel killed 1 process" in told and "ended by NoRoomError" in told
+    assert "limit 96.0 MiB" in told
 
 
 def test_a_refusal_in_the_confined_process_keeps_its_message(tmp_path: Path) -> None:
@@ -200,10 +221,10 @@ def test_an_interrupted_demo_leaves_nothing(
     assert [one for place in groups for one in place.glob(f"overspill-demo-{child.pid}-*")] == []
 
 
-def _failing_demo(directory: Path) -> str:
+def _failing_demo(directory: Path, *options: str) -> str:
     argv = [sys.executable, "-c", "from overspill.cli import main; main()", "demo"]
     done = subprocess.run(
-        [*argv, "--dir", str(directory)], capture_output=True, text=True, check=False
+        [*argv, "--dir", str(directory), *options], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
     assert "Traceback" not in done.stderr

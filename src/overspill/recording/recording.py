@@ -268,7 +268,7 @@ class Recording:
             now = int(column(held.last, "elapsed_ns")) if self._ended else self._elapsed_ns()
             return Snapshot(
                 title=self._title,
-                pid=self._owner,
+                pid=self._sampler.pid,
                 started=self._started,
                 source=self._sampler.source,
                 interval_ns=held.interval_ns,

@@ -41,7 +41,7 @@ class Sampler:
         loaders: Callable[[], LoaderCounts] | None = None,
     ) -> None:
         self._memory = memory
-        self._pid = os.getpid() if pid is None else pid
+        self.pid = os.getpid() if pid is None else pid
         self._exact = exact
         self._loaders = loaders or LOADERS.totals
         self._children: list[int] = []
@@ -87,7 +87,7 @@ class Sampler:
 
     def _process(self) -> tuple[int, int, int]:
         try:
-            own = process_memory(self._pid, exact=self._exact)
+            own = process_memory(self.pid, exact=self._exact)
         except UnavailableError:
             return UNKNOWN, UNKNOWN, UNKNOWN
         return own.anon_bytes, own.file_bytes, own.shmem_bytes
@@ -111,13 +111,13 @@ class Sampler:
 
     def _tree_device(self) -> DeviceBytes | None:
         # The root first: what a child that is waited for meanwhile hands up must not count twice.
-        own = device_bytes(self._pid)
+        own = device_bytes(self.pid)
         if own is None:
             return None
         now = time.monotonic_ns()
         if now - self._looked_ns > _LOOK_FOR_CHILDREN_NS:
             self._looked_ns = now
-            self._children = descendants(self._pid)
+            self._children = descendants(self.pid)
         held = [one for pid in self._children if (one := device_bytes(pid)) is not None]
         return DeviceBytes(
             own.read_bytes + sum(one.read_bytes for one in held),

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 from overspill.errors import BuildFailedError, NoRoomError, UnavailableError
 from overspill.linux.confine import MemoryGroup
 from overspill.linux.peaks import Peaks, PeakSampler
+from overspill.recording.loader_counts import LoaderCounts
 from overspill.settings import child_environment
 from overspill.units import format_bytes
 
 if TYPE_CHECKING:
     from overspill.cli.demo.large import LargeSpec
+    from overspill.cli.demo.recorded import PartRecording
 
 Report = Callable[[str, int, int, str], None]
 
@@ -33,7 +35,11 @@ def make_group(limit_bytes: int) -> tuple[MemoryGroup | None, str]:
 
 
 def run_confined(
-    spec: LargeSpec, group: MemoryGroup | None, *, report: Report
+    spec: LargeSpec,
+    group: MemoryGroup | None,
+    *,
+    report: Report,
+    recording: PartRecording | None = None,
 ) -> tuple[dict[str, Any], Peaks]:
     """Run part 2 in a process of its own and return its result and the peaks of its memory.
 
@@ -41,6 +47,7 @@ def run_confined(
         spec: What to do.
         group: The group to run it in; None runs it without a limit.
         report: Called with (phase, done, total, unit).
+        recording: Records it, too.
 
     Raises:
         NoRoomError: The limit killed it.
@@ -61,7 +68,9 @@ def run_confined(
         )
         stack.callback(_end, child)
         sampler = stack.enter_context(PeakSampler(group, pid=child.pid))
-        result = _follow(child, report)
+        if recording is not None:
+            stack.enter_context(recording.of(child.pid, group))
+        result = _follow(child, report, recording)
         child.wait()
         if result is None or child.returncode != 0:
             if group is not None and group.kill_count():
@@ -75,7 +84,9 @@ def run_confined(
     return result, sampler.peaks
 
 
-def _follow(child: subprocess.Popen[str], report: Report) -> dict[str, Any] | None:
+def _follow(
+    child: subprocess.Popen[str], report: Report, recording: PartRecording | None
+) -> dict[str, Any] | None:
     last = None
     assert child.stdout is not None
     for line in child.stdout:
@@ -83,6 +94,11 @@ def _follow(child: subprocess.Popen[str], report: Report) -> dict[str, Any] | No
         kind = held.pop("event")
         if kind == "progress":
             report(held["phase"], held["done"], held["total"], held["unit"])
+            if recording is not None:
+                recording.enter(held["phase"])
+        elif kind == "loaded":
+            if recording is not None:
+                recording.loaded = LoaderCounts(**held)
         else:
             last = held
     return last

@@ -22,6 +22,7 @@ from overspill.cli.demo.training import GraphSage, Tally, test, train
 from overspill.errors import OverspillError
 from overspill.graph import Dataset, open_dataset
 from overspill.pyg import NeighborLoader
+from overspill.recording.loader_counts import LOADERS
 
 FAN_OUTS = [10, 5]
 BATCH_SIZE = 512
@@ -112,6 +113,7 @@ def _train(dataset: Dataset, spec: LargeSpec) -> tuple[GraphSage, Tally, float]:
 
     def report(tally: Tally) -> None:
         _report("train", tally.batches, len(loader), "batches")
+        _report_loaded()
 
     tally = train(model, optimizer, loader, report=report)
     return model, tally, time.monotonic() - started
@@ -123,6 +125,7 @@ def _test(dataset: Dataset, spec: LargeSpec, model: GraphSage) -> float:
 
     def report(tally: Tally) -> None:
         _report("test", tally.batches, len(loader), "batches")
+        _report_loaded()
 
     return test(model, loader, report=report).accuracy
 
@@ -152,6 +155,10 @@ def _split(spec: LargeSpec) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _report(phase: str, done: int, total: int, unit: str) -> None:
     _say("progress", {"phase": phase, "done": done, "total": total, "unit": unit})
+
+
+def _report_loaded() -> None:
+    _say("loaded", LOADERS.totals()._asdict())
 
 
 def _report_build(event: dict[str, Any]) -> None:

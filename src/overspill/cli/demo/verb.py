@@ -19,6 +19,7 @@ from overspill.units import format_bytes
 
 if TYPE_CHECKING:
     from overspill.cli.demo.large import LargeSpec
+    from overspill.cli.demo.recorded import PartRecording
     from overspill.linux.peaks import Peaks
 
 _FEWEST_NODES, _MOST_NODES = 10_000, 2**31
@@ -42,6 +43,10 @@ def demo(
         Path, typer.Option("--dir", help="Where to work; on a disk, not in memory.")
     ] = Path(),
     workers: Annotated[int, typer.Option(min=0, max=64, help="Loader workers of part 2.")] = 2,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="Write a page of part 2's memory over time, such as report.html."),
+    ] = None,
 ) -> None:
     """Build and train: on Cora, then on a generated graph several times the memory limit."""
     from rich.console import Console
@@ -55,11 +60,12 @@ def demo(
             param_hint="--memory-limit",
         )
     console = Console(highlight=False)
+    recording = None if report is None else _recording(report, size_bytes, limit_bytes)
     work = _make_work_directory(directory, size_bytes)
     _end_in_order()
     try:
         _part_1(work, console)
-        _part_2(_large_spec(work, size_bytes, limit_bytes, workers, quick), console)
+        _part_2(_large_spec(work, size_bytes, limit_bytes, workers, quick), console, recording)
     finally:
         if keep:
             console.print(f"kept: {work}", soft_wrap=True)
@@ -144,7 +150,14 @@ def _large_spec(
     )
 
 
-def _part_2(spec: LargeSpec, console: Any) -> None:
+def _recording(path: Path, size_bytes: int, limit_bytes: int) -> PartRecording:
+    from overspill.cli.demo.recorded import PartRecording
+
+    sizes = f"{format_bytes(size_bytes)} of features within {format_bytes(limit_bytes)}"
+    return PartRecording(path, f"overspill demo: {sizes}", limit_bytes)
+
+
+def _part_2(spec: LargeSpec, console: Any, recording: PartRecording | None) -> None:
     from overspill.cli.demo.confined import make_group, run_confined
     from overspill.cli.demo.large import LargeResult
 
@@ -154,8 +167,10 @@ def _part_2(spec: LargeSpec, console: Any) -> None:
             f"\n[bold]Part 2[/]: a graph larger than its memory, in {told}", soft_wrap=True
         )
         with PhaseBars() as bars:
-            held, peaks = run_confined(spec, group, report=bars.update)
+            held, peaks = run_confined(spec, group, report=bars.update, recording=recording)
     finally:
+        if recording is not None and recording.path.exists():
+            console.print(f"report: {recording.path}", soft_wrap=True)
         if group is not None:
             group.close()
     console.print(_table(spec, LargeResult(**held), peaks, limited=group is not None))

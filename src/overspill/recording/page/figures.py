@@ -53,9 +53,8 @@ def memory_figure(timeline: Timeline) -> str:
     told = f"Memory over {elapsed(timeline.whole_s)}, by kind; the table of peaks says the same."
     drawn = plot([*shapes, *timeline.lines()], axis, told=told, over=[over])
     legend = [(kind.name, kind.title, "") for kind in reversed(shown)]
-    return _figure(
-        "Memory", legend, timeline.strip() + drawn + timeline.axis(), note + _gap(timeline)
-    )
+    chart = timeline.strip() + drawn + timeline.axis()
+    return _figure("Memory", legend, chart, note + _gap(timeline), span_s=0)
 
 
 def device_figure(timeline: Timeline) -> str:
@@ -74,7 +73,11 @@ def device_figure(timeline: Timeline) -> str:
     shapes = [shape for name, rate in held.items() for shape in _rate(timeline, rate, axis, name)]
     told = "; ".join(f"{name} {format_bytes(int(rate.total))}" for name, rate in held.items())
     legend = [
-        (name, name.capitalize(), f"{format_bytes(int(rate.total))} in all, ≤ {_fast(rate)}")
+        (
+            name,
+            name.capitalize(),
+            f"{format_bytes(int(rate.total))} in all, ≤ {_fast(rate)}" if rate.total else "nothing",
+        )
         for name, rate in held.items()
     ]
     drawn = plot([*shapes, *timeline.lines()], axis, told=f"Devices over time: {told}")
@@ -82,7 +85,8 @@ def device_figure(timeline: Timeline) -> str:
         f"Means over {elapsed(held['read'].span_s)}, of the process and its children. Writes "
         "count when a page becomes dirty."
     )
-    return _figure(title, legend, drawn + timeline.axis(), note)
+    chart = drawn + timeline.axis()
+    return _figure(title, legend, chart, note, span_s=held["read"].span_s)
 
 
 def loader_figure(timeline: Timeline) -> str:
@@ -92,7 +96,7 @@ def loader_figure(timeline: Timeline) -> str:
     if not total:
         return ""
     # Batches come in lumps: some of them a span.
-    spans = min(max(8, batches // 3), 160)
+    spans = min(max(8, batches // 2), 160)
     rate = rates(snapshot.rows, "loader_rows", interval_ns=snapshot.interval_ns, most_spans=spans)
     top = max(rate.most, 1) * 1.12
     axis = Axis(top, [(y, f"{short_count(y)}/s") for y in steps_up_to(top, count_step(top))])
@@ -108,7 +112,8 @@ def loader_figure(timeline: Timeline) -> str:
         f"Means over {elapsed(rate.span_s)}. The rows are {format_bytes(asked)}; the program "
         f"waited {elapsed(waited)} for batches."
     )
-    return _figure("Loaders", [("rows", "Rows", extra)], drawn + timeline.axis(), note)
+    legend = [("rows", "Rows", extra)]
+    return _figure("Loaders", legend, drawn + timeline.axis(), note, span_s=rate.span_s)
 
 
 def _rate(timeline: Timeline, rate: Rates, axis: Axis, name: str) -> list[str]:
@@ -140,7 +145,9 @@ def _gap(timeline: Timeline) -> str:
     )
 
 
-def _figure(title: str, legend: Sequence[tuple[str, str, str]], chart: str, note: str) -> str:
+def _figure(
+    title: str, legend: Sequence[tuple[str, str, str]], chart: str, note: str, *, span_s: float
+) -> str:
     entries = "".join(
         f'<li><i class="{name}"></i>{escape(text)}'
         + (f" <small>{escape(extra)}</small>" if extra else "")
@@ -149,10 +156,14 @@ def _figure(title: str, legend: Sequence[tuple[str, str, str]], chart: str, note
     )
     told = f'<p class="note">{escape(note.strip())}</p>' if note.strip() else ""
     return (
-        f'<figure><figcaption><h2>{title}</h2><ul class="legend">{entries}</ul></figcaption>'
+        f'<figure id="{title.lower()}" data-span="{span_s:.6f}"><figcaption><h2>{title}</h2>'
+        f'<ul class="legend">{entries}</ul></figcaption>'
         f'<div class="chart">{chart}</div>{told}</figure>'
     )
 
 
 def _without(title: str, text: str) -> str:
-    return f'<figure><figcaption><h2>{title}</h2></figcaption><p class="note">{text}</p></figure>'
+    return (
+        f'<figure id="{title.lower()}"><figcaption><h2>{title}</h2></figcaption>'
+        f'<p class="note">{text}</p></figure>'
+    )

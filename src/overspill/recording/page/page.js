@@ -30,11 +30,17 @@
     }
     return low > 0 && time - times[low - 1] < times[low] - time ? low - 1 : low;
   };
-  const rate = (name, time) => {
-    const half = Math.max(whole / 160, 0.25, 2 * data.interval_s) / 2;
-    const from = rowAt(time - half), to = rowAt(time + half), values = held[name];
-    if (to <= from || values[to] === null || times[to] <= times[from]) return null;
-    return Math.max(0, (values[to] - values[from]) / (times[to] - times[from]));
+  const valueAt = (values, time) => {
+    const near = rowAt(time), low = Math.max(0, times[near] > time ? near - 1 : near);
+    const high = Math.min(low + 1, times.length - 1), gap = times[high] - times[low];
+    const part = gap > 0 ? Math.min(1, Math.max(0, (time - times[low]) / gap)) : 0;
+    return values[low] + part * (values[high] - values[low]);
+  };
+  const rate = (figure, name, time) => {  // the mean that the chart draws
+    const span = Number(document.getElementById(figure)?.dataset.span);
+    if (!span) return null;
+    const start = Math.floor(Math.min(time, times[times.length - 1] - span / 2) / span) * span;
+    return Math.max(0, (valueAt(held[name], start + span) - valueAt(held[name], start)) / span);
   };
   const add = (name, text, value) => {
     const line = tip.appendChild(document.createElement("div"));
@@ -58,10 +64,11 @@
       add("", "Room left", size(Math.max(0, left)));
     }
     for (const [name, title] of [["read", "Read"], ["written", "Written"]]) {
-      const value = rate(name + "_bytes", time);
+      const value = rate("devices", name + "_bytes", time);
       if (value !== null) add(name, title, size(value) + "/s");
     }
-    if (held.loader_rows.at(-1) > 0) add("rows", "Loader rows", count(rate("loader_rows", time) ?? 0) + "/s");
+    const rows = rate("loaders", "loader_rows", time);
+    if (rows !== null) add("rows", "Loader rows", count(rows) + "/s");
   };
   const show = (event) => {
     const box = event.currentTarget.getBoundingClientRect();
@@ -78,6 +85,9 @@
   const hide = () => { tip.hidden = true; for (const cursor of cursors) cursor.hidden = true; };
   for (const plot of document.querySelectorAll(".plot")) {
     for (const name of ["pointermove", "pointerdown"]) plot.addEventListener(name, show);
-    for (const name of ["pointerleave", "pointercancel"]) plot.addEventListener(name, hide);
+    plot.addEventListener("pointercancel", hide);
+    // A finger that is lifted leaves, too: what it showed stays until the next touch elsewhere.
+    plot.addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") hide(); });
   }
+  document.addEventListener("pointerdown", (event) => { if (!event.target.closest(".plot")) hide(); });
 })();

@@ -28,7 +28,7 @@ from overspill.recording.page.timeline import Timeline
 
 
 def as_page(snapshot: Snapshot) -> str:
-    """The recording as a page, the document within; 50 to 400 KB, some 50 ms."""
+    """The recording as a page, the document within; 30 to 400 KB, 2 to 10 ms."""
     timeline = Timeline.of(snapshot)
     title = escape(f"{snapshot.title}: memory")
     script = _asset("page.js")

@@ -26,7 +26,7 @@ def count_step(most: float, ticks: int = 4) -> float:
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least * 0.999)
 
 
-def time_step(most_s: float, ticks: int = 6) -> float:
+def time_step(most_s: float, ticks: int = 8) -> float:
     """A step of seconds, minutes, hours or days."""
     return next((step for step in _DURATIONS if step * ticks >= most_s), _DURATIONS[-1])
 

@@ -14,9 +14,9 @@ from overspill.units import format_bytes
 
 _MOST_ROWS = 40
 _OWN = (
-    ("process_anon_bytes", "This process: anonymous"),
-    ("process_file_bytes", "This process: mapped files"),
-    ("process_shmem_bytes", "This process: shared"),
+    ("process_anon_bytes", "The process: anonymous"),
+    ("process_file_bytes", "The process: mapped files"),
+    ("process_shmem_bytes", "The process: shared"),
 )
 
 
@@ -47,11 +47,13 @@ def verdict(snapshot: Snapshot) -> str:
 def tiles(snapshot: Snapshot) -> str:
     """Figures to see at a glance."""
     limit, peak = snapshot.limit_bytes, snapshot.peaks["held_bytes"]
-    own = snapshot.peaks["anon_shmem_bytes"]
+    own, whose = snapshot.peaks["anon_shmem_bytes"], "Anonymous and shared, at most"
+    if limit_noun(snapshot) == "machine" and "process_anon_bytes" in snapshot.peaks:
+        own, whose = snapshot.peaks["process_anon_bytes"], "Anonymous of the process, at most"
     part = f"{100 * peak.value / limit:.0f}% of {format_bytes(limit)}" if limit else "no limit"
     found = [
         ("Most that could not be taken back", format_bytes(peak.value), part),
-        ("Anonymous and shared, at most", format_bytes(own.value), f"at {elapsed(_at(own))}"),
+        (whose, format_bytes(own.value), f"at {elapsed(_at(own))}"),
     ]
     for name, title in (("read_bytes", "Read from devices"), ("written_bytes", "Written")):
         total = snapshot.total(name)
@@ -159,7 +161,8 @@ def _table(
     )
     told = f'<p class="note">{note}</p>' if note else ""
     return (
-        f'<section><h2>{title}</h2><div class="wide" tabindex="0" role="region" '
+        f'<section id="{title.lower()}"><h2>{title}</h2>'
+        '<div class="wide" tabindex="0" role="region" '
         f'aria-label="{title}"><table><thead><tr>{first}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>{told}</section>"
     )

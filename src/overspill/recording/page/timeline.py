@@ -13,7 +13,7 @@ from overspill.recording.phases import Span, lanes_of
 
 _MOST_LANES = 5
 _MOST_LINES = 60  # more lines across a chart than this would hide it
-_LEAST_LABEL, _LEAST_PHONE_LABEL = 0.045, 0.16  # parts of the width
+_LEAST_LABEL, _LEAST_PHONE_LABEL = 0.045, 0.13  # parts of the width
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ class Timeline:
         stop_ns = self.snapshot.elapsed_ns if span.stop_ns is None else span.stop_ns
         start, stop = self.part(span.start_ns), self.part(stop_ns)
         told = f"{span.name}: {elapsed((stop_ns - span.start_ns) / 1e9)}"
-        shade = " odd" if number % 2 else ""
+        style = _label_class(stop - start) + (" odd" if number % 2 else "")
         return (
-            f'<span class="phase{shade}" style="left:{100 * start:.2f}%;'
+            f'<span class="phase{style}" style="left:{100 * start:.2f}%;'
             f'width:{100 * (stop - start):.2f}%;--lane:{span.lane}" title="{escape(told)}">'
             f"{escape(span.name)}</span>"
         )
@@ -86,13 +86,16 @@ class Timeline:
         labels = []
         for mark, place, room in zip(self.snapshot.marks, places, _rooms(places), strict=True):
             told = f"{mark.name}: {elapsed(mark.elapsed_ns / 1e9)}"
-            size = "" if room > _LEAST_PHONE_LABEL else " tight"
-            text = escape(mark.name) if room > _LEAST_LABEL else ""
             labels.append(
-                f'<span class="mark{size}" style="left:{100 * place:.2f}%;'
-                f'width:{100 * room:.2f}%" title="{escape(told)}">{text}</span>'
+                f'<span class="mark{_label_class(room)}" style="left:{100 * place:.2f}%;'
+                f'width:{100 * room:.2f}%" title="{escape(told)}">{escape(mark.name)}</span>'
             )
         return f'<div class="marks">{"".join(labels)}</div>'
+
+
+def _label_class(room: float) -> str:
+    """Whether a label of some part of the width is shown nowhere, not on a phone, or always."""
+    return " bare" if room < _LEAST_LABEL else " tight" if room < _LEAST_PHONE_LABEL else ""
 
 
 def _rooms(places: Sequence[float]) -> list[float]:
