@@ -14,6 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from naive import TINY, build_here
+from overspill.build.describe import describe_build
+from overspill.build.forecast import forecast_build
+from overspill.build.inputs import Inputs
 from overspill.errors import DiskRefusedError, InputError, OutputDirError
 
 GOOD = np.random.default_rng(8).integers(0, 30, (2, 200))
@@ -357,11 +360,14 @@ def test_a_disk_that_is_too_small_is_known_beforehand(
     np.save(tmp_path / "x.npy", np.zeros((30, 1000), np.uint8))
     if "node_features" in options:
         options = {"node_features": {"x": tmp_path / "x.npy"}}
-    monkeypatch.setattr("overspill.build.construct.free_disk_bytes", lambda _: needed - 1)
+    monkeypatch.setattr("overspill.build.forecast.free_disk_bytes", lambda _: needed - 1)
     with pytest.raises(DiskRefusedError) as caught:
         build_here(tmp_path / "out", edges=tmp_path / "e.npy", **options)
-    assert caught.value.needed_bytes == needed and caught.value.available_bytes == needed - 1
+    assert caught.value.needed_bytes >= needed and caught.value.available_bytes == needed - 1
     assert not (tmp_path / "out").exists()
+    plan = options.pop("plan", TINY)
+    spec = describe_build(tmp_path / "out", edges=tmp_path / "e.npy", **options)
+    assert forecast_build(spec, Inputs.open(spec), plan).least_disk_bytes == needed
 
 
 @pytest.mark.parametrize("held", ["foreign", "dataset"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -162,56 +161,6 @@ def test_an_ambiguous_array_can_be_told_apart(tmp_path: Path) -> None:
     assert "(2, 2)" in told
     command("build", "--edges", edges, "--out", tmp_path / "out", "--edge-axis", 0)
     assert overspill.open_dataset(tmp_path / "out").topology().indices.tolist() == [0, 2]
-
-
-def test_an_interrupt_says_so_and_the_same_command_starts_over(tmp_path: Path) -> None:
-    edges = tmp_path / "edges.npy"
-    with edges.open("wb") as file:  # sparse, and long enough that the interrupt comes first
-        header = {"descr": "<i8", "fortran_order": False, "shape": (2, 1 << 30)}
-        np.lib.format.write_array_header_1_0(file, header)
-        file.truncate(file.tell() + (16 << 30))
-    arguments = ["build", "--edges", str(edges), "--num-nodes", "9", "--out", str(tmp_path / "o")]
-    argv = [sys.executable, "-c", "from overspill.cli import main; main()", *arguments]
-    child = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    with child:
-        marker = tmp_path / "o" / ".overspill-build"
-        while not marker.exists():
-            assert child.poll() is None
-        child.send_signal(signal.SIGINT)
-        _, told = child.communicate()
-    assert child.returncode == 130
-    assert "overspill: interrupted; the same command starts over" in told
-    assert told.strip().endswith("with --resume")
-    edges.unlink()
-    np.save(edges, np.array([[0, 1, 2], [3, 4, 5]]))
-    assert "9 nodes, 3 edges" in command(*arguments).stdout
-
-
-def test_clean_removes_the_dead_and_leaves_the_living(tmp_path: Path) -> None:
-    script = (
-        "import sys, torch, overspill as ov\n"
-        "with ov.settings(spill_dir=sys.argv[1], min_bytes=1):\n"
-        "    t = ov.spill_tensor_to_disk(torch.ones(1 << 18), required=True)\n"
-        "    print(t.untyped_storage().filename, flush=True)\n"
-        "    sys.stdin.read()\n"
-    )
-    argv = [sys.executable, "-c", script, str(tmp_path)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as living:
-        assert living.stdout is not None
-        held = Path(living.stdout.readline().strip())
-        dead = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        with dead:
-            assert dead.stdout is not None
-            left = Path(dead.stdout.readline().strip())
-            dead.kill()
-        assert left.exists()
-        told = command("clean", tmp_path).stdout
-        assert "1 files, 1.0 MiB" in told and "1 dead runs removed" in told
-        assert held.exists() and not left.exists()
-        living.communicate()
-    assert "1 dead runs removed" in command("clean", tmp_path).stdout
-    assert list(tmp_path.iterdir()) == []
-    assert "no spill directory" in command("clean", code=1).stderr
 
 
 def test_version_and_help_answer_without_torch() -> None:

@@ -125,6 +125,30 @@ def test_a_foreign_or_damaged_manifest_is_refused(
         read_manifest(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("version", "told", "remedy"),
+    [(3, "newer than version 2", "install a newer"), (1, "older than version 2", "build it again")],
+)
+def test_another_version_says_which_and_what_to_do(
+    tmp_path: Path, manifest: Manifest, version: int, told: str, remedy: str
+) -> None:
+    publish_manifest(tmp_path, manifest)
+    path = tmp_path / MANIFEST_NAME
+    # Whatever else a newer version may have changed.
+    path.write_text(json.dumps({"format": "overspill-dataset", "version": version}))
+    with pytest.raises(FormatError, match=told) as caught:
+        read_manifest(tmp_path)
+    assert remedy in (caught.value.remedy or "") and caught.value.path == str(path)
+
+
+def test_a_path_that_is_no_directory_of_a_dataset(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FormatError, match="file is a file"):
+        read_manifest(tmp_path / "file")
+    with pytest.raises(FormatError, match="nowhere does not exist"):
+        read_manifest(tmp_path / "nowhere")
+
+
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null", '{"format": "overspill-dataset"}'])
 def test_a_cut_manifest_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / MANIFEST_NAME).write_text(text)

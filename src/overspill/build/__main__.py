@@ -11,17 +11,21 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from pathlib import Path
 from typing import NoReturn, TextIO
 
-from overspill.build.construct import construct
+from overspill.build.construct import construct, require_possible
+from overspill.build.directory import require_claimable
+from overspill.build.forecast import forecast_build
 from overspill.build.inputs import Inputs
+from overspill.build.journal import unfinished_bytes
 from overspill.build.plan import plan_build
 from overspill.build.progress import Event
 from overspill.build.reading import reading_bytes
 from overspill.build.sending.incoming import pipe_of, without_streams
 from overspill.build.spec import BuildSpec
 from overspill.build.warming import warm_kernels
-from overspill.build.wire import encode_error, name_error
+from overspill.build.wire import PLAN_ONLY_OPTION, encode_error, name_error
 from overspill.errors import OverspillError
 from overspill.kernels.jit import compiled_into_cache, leave_out_linear_algebra
 from overspill.linux.cgroups import available_memory_bytes
@@ -57,7 +61,14 @@ def main() -> int:
                 threads=spec.threads,
                 reading_bytes=reading_bytes(inputs),
             )
-            send({"event": "plan", **asdict(plan)})
+            held = unfinished_bytes(Path(spec.out))
+            forecast = forecast_build(spec, inputs, plan, held_bytes=held)
+            told = {**asdict(plan), "buckets": plan.buckets, **forecast.to_json()}
+            send({"event": "plan", **told})
+            if PLAN_ONLY_OPTION in sys.argv:
+                require_possible(spec, inputs, plan, held_bytes=held)
+                _require_place(Path(spec.out))
+                return 0
             summary = construct(
                 spec,
                 plan,
@@ -76,6 +87,15 @@ def main() -> int:
     modules = sorted({name.split(".")[0] for name in sys.modules})
     send({"event": "summary", **asdict(summary), "peak_anon_bytes": peak, "modules": modules})
     return 0
+
+
+def _require_place(out: Path) -> None:
+    """Refuse what the build would refuse of its directory, without making one."""
+    try:
+        if out.exists():
+            require_claimable(out)
+    except OSError as error:
+        raise name_error(error, path=str(out)) from error
 
 
 def _started_again() -> bool:

@@ -14,16 +14,19 @@ import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from io import FileIO
+from pathlib import Path
 from typing import IO, Any
 
+from overspill.build.journal import finished_steps, unfinished_bytes
 from overspill.build.sending.conversation import Events, Outlet, UnwantedError
 from overspill.build.sending.frames import PIPE_OPTION
 from overspill.build.sending.outgoing import Outgoing
 from overspill.build.spec import BuildSpec
-from overspill.build.wire import decode_error
+from overspill.build.wire import PLAN_ONLY_OPTION, decode_error
 from overspill.errors import BuildFailedError, InputError
 from overspill.linux.pipes import open_wide_pipe
 from overspill.settings import child_environment
+from overspill.units import format_bytes
 
 _log = logging.getLogger("overspill")
 _STDERR_TAIL = 2000
@@ -55,8 +58,9 @@ def run_build(
         spec: What to build.
         streams: What `spec` names as streams; sent in this thread, as the build takes it in. An
             error of a caller's iterator comes out as it is, once the build has been undone.
-        on_event: Called in this thread with each event: "plan" (sizes, projected and allowed
-            bytes), "progress" (phase, done, total, unit) and at last "summary".
+        on_event: Called in this thread with each event: "plan" (the fields of `BuildPlan` and of
+            `Forecast`), before anything is written, "progress" (phase, done, total, unit) and at
+            last "summary".
 
     Returns:
         The summary: nodes, edges, seconds, phase_seconds, edges_per_second, projected_bytes,
@@ -71,14 +75,54 @@ def run_build(
         UnavailableError: This system does not tell what memory or disk there is.
         BuildFailedError: The process ended without a result, for example killed by a signal; what
             it left is an unfinished build, which the next one starts over.
+        KeyboardInterrupt: As it came, once the process has ended, with a note that says what is
+            left and how to go on.
     """
+    try:
+        last = _told_last(spec, streams, on_event)
+    except KeyboardInterrupt as error:
+        error.add_note(_how_to_go_on(spec))
+        raise
+    return {name: value for name, value in last.items() if name != "event"}
+
+
+def plan_only(
+    spec: BuildSpec, *, on_event: Callable[[dict[str, Any]], None] = lambda _: None
+) -> dict[str, Any]:
+    """Tell what a build is going to do and to take, and write nothing.
+
+    Starts its process, which opens the inputs and prepares the kernels: a second, or some more the
+    first time.
+
+    Args:
+        spec: What would be built; of files.
+        on_event: Called with the plan, also where the build is refused after it.
+
+    Returns:
+        The plan: the fields of `BuildPlan` and of `Forecast`.
+
+    Raises:
+        OverspillError: Whatever `run_build` would raise before it reads edges.
+    """
+    last = _told_last(spec, None, on_event, PLAN_ONLY_OPTION)
+    return {name: value for name, value in last.items() if name != "event"}
+
+
+def _told_last(
+    spec: BuildSpec,
+    streams: Outgoing | None,
+    on_event: Callable[[dict[str, Any]], None],
+    *options: str,
+) -> dict[str, Any]:
+    """Run the process to its end; its last event, which is no error."""
+    wanted = "plan" if PLAN_ONLY_OPTION in options else "summary"
     if len(spec.streams) != (0 if streams is None else len(streams.kinds)):
         raise InputError(
             f"the build reads {len(spec.streams)} streams; give those it was described with",
             path=spec.out,
         )
     with tempfile.TemporaryFile() as told:
-        child, writing = _start(told, sends=bool(spec.streams))
+        child, writing = _start(told, *options, sends=bool(spec.streams))
         try:
             last = _converse(child, spec, on_event, streams, writing)
             child.wait()  # before its stdin is closed, which would end it with another status
@@ -92,14 +136,16 @@ def run_build(
         _log.debug("the build's process said: %s", words[-_STDERR_TAIL:])
     if last.get("event") == "error":
         raise decode_error(last)
-    if last.get("event") != "summary" or child.returncode != 0:
+    if last.get("event") != wanted or child.returncode != 0:
         raise _failed(child.returncode, words, spec)
-    return {name: value for name, value in last.items() if name != "event"}
+    return last
 
 
-def _start(told: IO[bytes], *, sends: bool) -> tuple[subprocess.Popen[bytes], FileIO | None]:
+def _start(
+    told: IO[bytes], *options: str, sends: bool
+) -> tuple[subprocess.Popen[bytes], FileIO | None]:
     """Start the process; with the writing end of a pipe to it where something will be sent."""
-    argv = [sys.executable, "-P", "-m", "overspill.build"]
+    argv = [sys.executable, "-P", "-m", "overspill.build", *options]
     with ExitStack() as opened:
         inherited: tuple[int, ...] = ()
         writing = None
@@ -170,6 +216,21 @@ def _close(pipe: IO[bytes] | None) -> None:
             pipe.close()
         except BrokenPipeError:
             _log.debug("the build's process closed its pipe first")
+
+
+def _how_to_go_on(spec: BuildSpec) -> str:
+    """What an interrupted build has left, and what to do with it."""
+    out = Path(spec.out)
+    steps = finished_steps(out)
+    if steps is None:
+        return f"nothing was left in {out}: the same call starts over"
+    held = f"{out} holds an unfinished build of {format_bytes(unfinished_bytes(out))}"
+    if spec.streams:
+        return f"{held}: the same call starts over, for what came from memory is gone"
+    if not steps:
+        return f"{held}, no step of which was finished: the same call starts over"
+    told = f"{held} with {steps} finished step{'s' if steps > 1 else ''}"
+    return f"{told}: the same call with resume=True goes on, and without it starts over"
 
 
 def _failed(returncode: int, words: str, spec: BuildSpec) -> BuildFailedError:

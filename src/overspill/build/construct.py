@@ -7,7 +7,6 @@ rows. Memory: the plan's, whatever the number of edges and nodes.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import time
@@ -15,13 +14,16 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from overspill import __version__
 from overspill.build.context import BuildContext
 from overspill.build.directory import BuildDirectory
-from overspill.build.edge_types import EdgeType, require_disk_for_rows, row_options, scanned_counts
+from overspill.build.edge_types import EdgeType, require_disk_for_rows, scanned_counts
+from overspill.build.forecast import Forecast, forecast_build
 from overspill.build.inputs import Inputs
+from overspill.build.journal import unfinished_bytes
 from overspill.build.moving.permute import RowOutput, invert_permutation
 from overspill.build.node_types import NodeType, no_nodes
 from overspill.build.plan import BuildPlan
@@ -30,8 +32,8 @@ from overspill.build.readers.source import SourceFile
 from overspill.build.renumber import store_degree_order
 from overspill.build.sending.incoming import Arrived, take_in
 from overspill.build.spec import STREAM_PREFIX, BuildSpec
-from overspill.errors import DiskRefusedError, OutputDirError
-from overspill.linux.mounts import filesystem_type, free_disk_bytes, is_memory_backed
+from overspill.errors import OutputDirError
+from overspill.linux.mounts import filesystem_type, is_memory_backed
 from overspill.storage.manifest import Manifest, check_file
 from overspill.storage.records import FileRecord
 
@@ -92,12 +94,12 @@ def construct(
     progress = Progress(send)
     _require_no_memory(spec.out)
     if inputs is not None:
-        _require_possible(spec, inputs, plan)
+        require_possible(spec, inputs, plan, held_bytes=unfinished_bytes(Path(spec.out)))
     claim = BuildDirectory(spec.out, fingerprint=fingerprint_of(spec), resume=_resumes(spec))
     with claim as directory, _taken_in(spec, directory, pipe, progress) as arrived:
         if inputs is None:
             inputs = Inputs.open(arrived.spec, arrived.edges)
-            _require_possible(spec, inputs, plan)
+            require_possible(arrived.spec, inputs, plan)
         build = _Build(BuildContext(arrived.spec, plan, directory, progress), inputs, arrived)
         manifest = build.run(_options(spec))
     progress.end()
@@ -264,45 +266,27 @@ def _require_no_memory(out: str) -> None:
         )
 
 
-def _require_possible(spec: BuildSpec, inputs: Inputs, plan: BuildPlan) -> None:
-    """Refuse at once, as far as sizes are known, what would be refused after hours."""
-    inputs.require_edge_rows()
-    needed, free = _least_disk_bytes(spec, inputs, plan), free_disk_bytes(spec.out)
-    if needed > free:
-        raise DiskRefusedError(
-            "the dataset and the build's scratch space do not fit the disk",
-            path=spec.out,
-            errno=errno.ENOSPC,
-            needed_bytes=needed,
-            available_bytes=free,
-            remedy="free space on this disk, or choose a directory on another one",
-        )
+def require_possible(
+    spec: BuildSpec, inputs: Inputs, plan: BuildPlan, *, held_bytes: int = 0
+) -> Forecast:
+    """Refuse at once, as far as sizes are known, what would be refused after hours.
 
+    Args:
+        spec: The build.
+        inputs: Its opened inputs.
+        plan: Sizes of all buffers.
+        held_bytes: Disk space that an unfinished build in the same place gives back.
 
-def _least_disk_bytes(spec: BuildSpec, inputs: Inputs, plan: BuildPlan) -> int:
-    """The most that is on disk at one time, of what is certain before the edges are read.
-
-    Not counted: edges of text files, reverse edges, runs and merges of remapped ids beyond one run
-    of the distinct ones, and what overfull ranges and long rows take once more; they depend on the
-    edges. Nor is what renumbering takes.
+    Raises:
+        InputError: An edge array has not one row an edge.
+        OutputDirError: The output directory lies in memory.
+        DiskRefusedError: The disk has no room.
     """
-    counts = {name: node.count or 0 for name, node in inputs.nodes.items()}
-    ids = {name: 8 * counts[name] for name, node in inputs.nodes.items() if node.kind == "remap"}
-    written = sum(ids.values())
-    peaks = [3 * nbytes for nbytes in ids.values()]
-    for edge in inputs.edges:
-        source, target = counts[edge.spec.type[0]], counts[edge.spec.type[2]]
-        id_bytes = 8 if max(source, target) > plan.narrow_nodes else 4
-        edge_ids = row_options(spec, edge.spec).edge_ids
-        for layout in spec.layouts:
-            rows = target if layout == "csc" else source
-            written += (id_bytes + 4 * edge_ids) * edge.least_edges + 8 * (rows + 1)
-            # The spool, two or three ids an edge, stands beside the rows; arrays follow it.
-            peaks.append(written + (2 + edge_ids) * id_bytes * edge.least_edges)
-            written += sum(array.row_bytes * (array.count or 0) for array in edge.arrays)
-    for node in inputs.nodes.values():
-        written += sum(array.row_bytes * (array.count or 0) for array in node.arrays)
-    return max([*peaks, written])
+    _require_no_memory(spec.out)
+    inputs.require_edge_rows()
+    forecast = forecast_build(spec, inputs, plan, held_bytes=held_bytes)
+    forecast.require_disk(spec.out)
+    return forecast
 
 
 def _options(spec: BuildSpec) -> dict[str, Any]:

@@ -71,6 +71,17 @@ class Columns:
     key: str | None = None
     fill: float | int | bool | None = None
 
+    def __repr__(self) -> str:
+        told = [repr(self.names)]
+        if self.of is not None:
+            told.append(f"of={_named(self.of)}")
+        told += [
+            f"{name}={value!r}"
+            for name, value in (("key", self.key), ("fill", self.fill))
+            if value is not None
+        ]
+        return f"Columns({', '.join(told)})"
+
 
 class Streams(Protocol):
     """Takes what lies in the caller's memory, to be sent to the build's process."""
@@ -227,17 +238,22 @@ class _Inputs:
 
     def _matches(self, pattern: object, argument: str) -> list[str]:
         text = self._path(pattern, argument)
-        # A name that exists is that file, whatever brackets it has.
-        if not isinstance(pattern, str | Path) or Path(text).exists() or not glob.has_magic(text):
-            return _files_of(text)
-        found = sorted(glob.glob(text, recursive=True))  # noqa: PTH207 (absolute patterns)
-        if not found:
+        try:
+            # A name that exists is that file, whatever brackets it has.
+            if not isinstance(pattern, str | Path) or Path(text).exists():
+                return _files_of(text)
+            found = sorted(glob.glob(text, recursive=True))  # noqa: PTH207 (absolute patterns)
+            if not found and glob.has_magic(text):
+                raise InputError(
+                    f"no file matches {pattern}",
+                    path=text,
+                    remedy="check the pattern and the directory",
+                )
+            return [path for match in found or [text] for path in _files_of(match)]
+        except OSError as error:
             raise InputError(
-                f"no file matches {pattern}",
-                path=text,
-                remedy="check the pattern and the directory",
-            )
-        return [path for match in found for path in _files_of(match)]
+                f"cannot read {text}: {error.strerror}", path=text, remedy="check the path"
+            ) from error
 
     def _path(self, value: object, argument: str) -> str:
         if not isinstance(value, str | Path) and self._streams is not None:
@@ -342,6 +358,14 @@ def _remedy(value: object, argument: str) -> str:
     if isinstance(value, list | tuple):
         return "make it one array: numpy.array(...); of edges, with the shape (2, E) or (E, 2)"
     return "pass the path of a file, an array or a table" if argument != "out" else "pass a path"
+
+
+def _named(value: object) -> str:
+    """Paths as they are, and what lies in memory by its kind: its own repr would print its data."""
+    parts = value if isinstance(value, list | tuple) else [value]
+    if all(isinstance(part, str | Path) for part in parts):
+        return repr(value)
+    return f"<{_kind(value)}>"
 
 
 def _kind(value: object) -> str:

@@ -71,7 +71,7 @@ class BuildDirectory:
     def __enter__(self) -> BuildDirectory:
         try:
             self._made = _make_directories(self.path)
-            _require_claimable(self.path)
+            require_claimable(self.path)
             self._unsynced = _readable_parents(self._made) | {self.path}
             self._fd = lock_marker(self.path / MARKER_NAME)
             self._require_unpublished()
@@ -199,7 +199,7 @@ class BuildDirectory:
     def _require_unpublished(self) -> None:
         """Look again, now that nobody else can publish: whoever held the lock may have done so."""
         try:
-            _require_claimable(self.path)
+            require_claimable(self.path)
         except OutputDirError:
             if os.fstat(self._fd).st_size == 0:  # it was made to be locked
                 (self.path / MARKER_NAME).unlink()
@@ -343,7 +343,12 @@ def _readable_parents(directories: list[Path]) -> set[Path]:
     return {place.parent for place in directories if os.access(place.parent, os.R_OK)}
 
 
-def _require_claimable(path: Path) -> None:
+def require_claimable(path: Path) -> None:
+    """Refuse a directory that a build could not take.
+
+    Raises:
+        OutputDirError: It holds a dataset, or what is no unfinished build.
+    """
     if not path.is_dir():
         raise OutputDirError(f"{path} is not a directory", path=str(path))
     for name, what in ((MANIFEST_NAME, "dataset"), (PARTITION_NAME, "partition")):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,35 @@ def listed_entries(path: Path, prefix: str) -> list[str]:
     return [
         line for line in read_journal(path) if isinstance(line, str) and line.startswith(prefix)
     ]
+
+
+def unfinished_bytes(path: Path) -> int:
+    """Disk space that an unfinished build holds; 0 without one, or where it cannot be read."""
+    total = 0
+    files = (entry for entry in _listed_of_unfinished(path) if not entry.endswith("/"))
+    for entry in files:
+        with suppress(OSError):
+            total += (path / entry).lstat().st_blocks * 512
+    return total
+
+
+def finished_steps(path: Path) -> int | None:
+    """How many steps of an unfinished build are finished; None where there is no such build."""
+    if not is_unfinished_build(path):
+        return None
+    try:
+        return sum(is_step(line) for line in read_journal(path))
+    except (OSError, FormatError):
+        return 0
+
+
+def _listed_of_unfinished(path: Path) -> list[str]:
+    if not is_unfinished_build(path):
+        return []
+    try:
+        return listed_entries(path, "")
+    except (OSError, FormatError):
+        return []
 
 
 def remove_entries(path: Path, entries: list[str]) -> None:

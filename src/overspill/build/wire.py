@@ -1,4 +1,7 @@
-"""Errors as JSON between the build's process and its parent: the same type, the same fields."""
+"""What the build's process and its parent agree on: its options, and errors as JSON.
+
+An error arrives as the same type, with the same fields.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Any
 from overspill import errors
 from overspill.errors import BuildFailedError, DiskRefusedError, NoRoomError, OverspillError
 
+PLAN_ONLY_OPTION = "--plan-only"  # of the build's process: tell the plan, and end
 _FIELDS = (
     "path",
     "errno",

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import json
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from overspill.cli.build_text import plan_lines, summary_lines
 from overspill.cli.inputs import arrays_by_type, by_node_type, edges_by_type, fills, id_columns
-from overspill.cli.options import size
-from overspill.cli.progress import PhaseBars, format_count
-from overspill.units import format_bytes
+from overspill.cli.lines import harmless, say
+from overspill.cli.options import chosen, size
+from overspill.cli.progress import PhaseBars
+
+if TYPE_CHECKING:
+    from overspill.build import BuildSpec
+
+# Of the library's own types, whose module would take half a second of --help.
+_ID_MODES = ("auto", "dense", "remap", "text")
+_LAYOUTS = ("csc", "csr")
+_DUPLICATES = ("keep", "drop", "count")
+_SELF_LOOPS = ("keep", "drop")
+_NON_FINITE = ("keep", "error")
+_ORDERS = ("given", "degree")
+# Where the lines of plan and summary go on: below their first words.
+_PLAN_INDENT = _SUMMARY_INDENT = 9
 
 
 def build(
@@ -59,7 +74,8 @@ def build(
         ),
     ] = None,
     edge_axis: Annotated[
-        int | None, typer.Option(help="1 for .npy edges of shape (2, E), 0 for (E, 2).")
+        int | None,
+        typer.Option(min=0, max=1, help="1 for .npy edges of shape (2, E), 0 for (E, 2)."),
     ] = None,
     header: Annotated[
         bool | None, typer.Option(help="Whether CSV files name their columns; default: look.")
@@ -96,16 +112,39 @@ def build(
     resume: Annotated[
         bool, typer.Option("--resume", help="Take an unfinished build up where it stopped.")
     ] = False,
+    plan_only: Annotated[
+        bool, typer.Option("--plan-only", help="Tell the plan, write nothing; 1 if refused.")
+    ] = False,
+    progress: Annotated[
+        bool, typer.Option(help="Tell the plan and show bars, on standard error.")
+    ] = True,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object instead of the summary or plan.")
+    ] = False,
 ) -> None:
-    """Build a dataset out of core, in a fixed amount of memory."""
-    from overspill.build import describe_build, run_build
+    """Build a dataset out of core, in a fixed amount of memory.
+
+    Tells its plan first, and refuses at once what the disk or the memory cannot hold. Ctrl-C stops
+    it; --resume goes on at the last finished step.
+
+    --json gives an object with path, nodes, edges, seconds, phase_seconds, edges_per_second,
+    projected_bytes, allowed_bytes, peak_anon_bytes, notes, dataset_bytes, files and plan. The plan,
+    alone with --plan-only, has projected_bytes, allowed_bytes, passes (phase, of, amount, unit,
+    buckets), files, input_bytes, edges, edges_known, disk_bytes, least_disk_bytes, dataset_bytes,
+    free_bytes, unknown and the sizes of buffers.
+    """
+    from overspill.build import describe_build
 
     filled = fills(fill or [])
-    options: dict[str, Any] = {
+    given: dict[str, Any] = {
         "num_nodes": by_node_type(num_nodes or [], option="--num-nodes", convert=int),
-        "ids": by_node_type(ids or [], option="--ids", convert=str) or "auto",
-        "layout": tuple(layout.split(",")),
+        "ids": by_node_type(ids or [], option="--ids", convert=_id_mode) or "auto",
+        "layout": tuple(chosen(one, _LAYOUTS, option="--layout") for one in layout.split(",")),
         "columns": id_columns(columns or []),
+        "duplicates": chosen(duplicates, _DUPLICATES, option="--duplicates"),
+        "self_loops": chosen(self_loops, _SELF_LOOPS, option="--self-loops"),
+        "non_finite": chosen(non_finite, _NON_FINITE, option="--non-finite"),
+        "order": chosen(order, _ORDERS, option="--order"),
     }
     spec = describe_build(
         out,
@@ -117,23 +156,64 @@ def build(
         header=header,
         to_undirected=to_undirected,
         edge_ids=edge_ids,
-        duplicates=duplicates,  # type: ignore[arg-type]
-        self_loops=self_loops,  # type: ignore[arg-type]
-        non_finite=non_finite,  # type: ignore[arg-type]
         sort_within_row=sort_within_row,
-        order=order,  # type: ignore[arg-type]
         threads=threads,
         resume=resume,
-        **options,
+        **given,
     )
-    with PhaseBars() as bars:
-        summary = run_build(spec, on_event=bars.follow_build)
-    typer.echo(
-        f"{out}: {summary['nodes']:,} nodes, {summary['edges']:,} edges at "
-        f"{format_count(summary['edges_per_second'])} edges/s; peak "
-        f"{format_bytes(summary['peak_anon_bytes'])} of "
-        f"{format_bytes(summary['projected_bytes'])} projected"
-    )
-    for name, notes in summary["notes"].items():
-        told = ", ".join(f"{note}: {count:,}" for note, count in notes.items())
-        typer.echo(f"  {name}: {told}")
+    if plan_only:
+        _tell_plan(spec, as_json=as_json)
+    else:
+        _build(out, spec, progress=progress, as_json=as_json)
+
+
+def _id_mode(text: str) -> str:
+    return chosen(text, _ID_MODES, option="--ids")
+
+
+def _tell_plan(spec: BuildSpec, *, as_json: bool) -> None:
+    from overspill.build.child import plan_only
+
+    def tell(plan: dict[str, Any]) -> None:
+        # Before the refusal that may follow.
+        if as_json:
+            told = {name: value for name, value in plan.items() if name != "event"}
+            typer.echo(json.dumps(told))
+            return
+        say(f"plan of {harmless(spec.out)}")
+        for line in plan_lines(plan):
+            say(line, indent=_PLAN_INDENT)
+
+    plan_only(spec, on_event=tell)
+
+
+def _build(out: str, spec: BuildSpec, *, progress: bool, as_json: bool) -> None:
+    from overspill.build import run_build
+    from overspill.storage.manifest import read_manifest
+
+    plan: dict[str, Any] = {}
+    with PhaseBars(silent=not progress) as bars:
+
+        def follow(event: dict[str, Any]) -> None:
+            if event["event"] == "plan":
+                plan.update({name: value for name, value in event.items() if name != "event"})
+                bars.say("plan")
+                for line in plan_lines(plan):
+                    bars.say(line, indent=_PLAN_INDENT)
+            bars.follow_build(event)
+
+        summary = run_build(spec, on_event=follow)
+    manifest = read_manifest(spec.out, check_files=False)
+    if as_json:
+        files = manifest.files()
+        typer.echo(
+            json.dumps(
+                {"path": spec.out}
+                | {name: value for name, value in summary.items() if name != "modules"}
+                | {"dataset_bytes": sum(one.nbytes for one in files), "files": len(files)}
+                | {"plan": plan}
+            )
+        )
+        return
+    for line in summary_lines(out, manifest, summary):
+        say(line, indent=_SUMMARY_INDENT if line.startswith(" ") else 2)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import typer
 
 from overspill.units import parse_bytes
@@ -15,14 +17,8 @@ def size(text: str) -> int:
         raise typer.BadParameter(str(error)) from error
 
 
-def named_paths(texts: list[str], *, option: str) -> dict[str, str]:
-    """Understand repeated NAME=FILE options."""
-    held: dict[str, str] = {}
-    for text in texts:
-        name, separator, path = text.partition("=")
-        if not (separator and name and path):
-            raise typer.BadParameter(f"{text!r} is not NAME=FILE", param_hint=option)
-        if name in held:
-            raise typer.BadParameter(f"{name!r} is given twice", param_hint=option)
-        held[name] = path
-    return held
+def chosen(text: str, allowed: Sequence[str], *, option: str) -> str:
+    """Refuse a value that is none of those there are."""
+    if text not in allowed:
+        raise typer.BadParameter(f"{text!r} is not one of {', '.join(allowed)}", param_hint=option)
+    return text

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from overspill.cli.options import size
+from overspill.cli.lines import columns_of, counted, glued, harmless, say, table
+from overspill.cli.options import chosen, size
 from overspill.units import format_bytes
 
 if TYPE_CHECKING:
     from overspill.graph.partition import Partitioned
 
+_METHODS = ("range", "hash", "degree-balanced")
+
 
 def partition(
     dataset: Annotated[str, typer.Argument(help="The dataset's directory.")],
-    parts: Annotated[int, typer.Option(help="How many parts.")],
+    parts: Annotated[int, typer.Option(min=1, help="How many parts.")],
     out: Annotated[str, typer.Option(help="The directory of the parts: absent or empty.")],
     method: Annotated[
         str, typer.Option(help="range, hash or degree-balanced: how nodes are given to parts.")
@@ -24,11 +28,15 @@ def partition(
         str | None, typer.Option(help='The most memory for buffers, such as "1GiB".')
     ] = None,
 ) -> None:
-    """Split a dataset into parts, each a dataset of its own, and write the partition books."""
+    """Split a dataset into parts, each a dataset of its own, and write the partition books.
+
+    Refuses at once what the disk cannot hold. Ctrl-C undoes it.
+    """
     from overspill.cli.progress import PhaseBars
     from overspill.graph.dataset import open_dataset
     from overspill.graph.partition import partition_dataset
 
+    chosen(method, _METHODS, option="--method")
     limit = None if memory_limit is None else size(memory_limit)
     whole = open_dataset(dataset)
     with PhaseBars() as bars:
@@ -44,15 +52,13 @@ def partition(
 
 
 def _print_parts(found: Partitioned) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("part", "nodes", "edges", "size", box=None, pad_edge=False)
+    rows: list[tuple[str, ...]] = [("part", "nodes", "edges", "size")]
     for part in found.parts:
         nbytes = sum(record.nbytes for record in part.manifest.files())
         row = f"{part.num_nodes:,}", f"{part.num_edges:,}", format_bytes(nbytes)
-        table.add_row(part.path.name, *row)
-    Console().print(table)
-    nodes = sum(part.num_nodes for part in found.parts)
-    edges = sum(part.num_edges for part in found.parts)
-    typer.echo(f"{found.path}: {len(found.parts)} parts, {nodes:,} nodes, {edges:,} edges")
+        rows.append((part.path.name, *row))
+    typer.echo(table(rows, columns_of(sys.stdout), right=(1, 2, 3)))
+    nodes = glued(f"{sum(part.num_nodes for part in found.parts):,} nodes")
+    edges = glued(f"{sum(part.num_edges for part in found.parts):,} edges")
+    parts = glued(counted(len(found.parts), "part"))
+    say(f"{harmless(str(found.path))}: {parts}, {nodes}, {edges}")

@@ -1,11 +1,12 @@
 """Live bars for what takes time, one a phase, with rate and time left.
 
 Bars go to standard error, so that standard output stays the result; where standard error is no
-terminal, each phase prints one line when it ends.
+terminal, each phase prints one line when it ends. What nobody reads any more is no reason to stop.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from types import TracebackType
 from typing import Any, Self
@@ -23,7 +24,10 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from overspill.cli.lines import columns_of, wrapped
 from overspill.units import format_bytes
+
+_ROOM_FOR_BARS = 76
 
 
 def format_count(value: float) -> str:
@@ -46,27 +50,55 @@ def format_rate(value: float, unit: str) -> str:
     return f"{format_bytes(int(value)) if unit == 'B' else format_count(value)}/s"
 
 
+def format_duration(seconds: float) -> str:
+    """Write a duration for people: 0.4 s, 42 s, 3:05, 1:02:03."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class StderrConsole(Console):
+    """Standard error, which may lose its reader without ending the work."""
+
+    def __init__(self) -> None:
+        super().__init__(stderr=True, highlight=False)
+
+    def on_broken_pipe(self) -> None:
+        """Say no more."""
+        self.quiet = True
+
+
 class PhaseBars:
     """A context manager that shows phases by the names and amounts given to `update`.
 
     Args:
         console: Where the bars go; None makes one over standard error.
+        silent: Whether to show nothing at all.
+        quick: Whether what is shown is worth a bar while it runs, and no line once it has ended.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(stderr=True)
+    def __init__(
+        self, console: Console | None = None, *, silent: bool = False, quick: bool = False
+    ) -> None:
+        self.console = console or StderrConsole()
+        self._silent, self._quick = silent, quick
         self._tasks: dict[str, TaskID] = {}
         self._started: dict[str, float] = {}
         self._current: str | None = None
         self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=14),
-            _Amount(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(compact=True),
-            console=self._console,
-            disable=not self._console.is_terminal,
+            *_columns(self.console.width),
+            console=self.console,
+            disable=silent or not self.console.is_terminal,
+            transient=quick,
         )
+
+    def say(self, line: str, *, indent: int = 0) -> None:
+        """Print a line above the bars, wrapped where the terminal is narrower."""
+        if not self._silent:
+            told = wrapped(line, columns_of(sys.stderr), indent=indent)
+            self.console.print(told, markup=False, soft_wrap=True)
 
     def update(self, phase: str, done: float, total: float | None, unit: str) -> None:
         """Show how far a phase is; the first call of a phase ends the one before."""
@@ -104,11 +136,23 @@ class PhaseBars:
         if task.total is not None or task.completed:
             self._progress.update(task.id, total=max(task.total or 0, task.completed))
             self._progress.update(task.id, completed=task.total)
-        if not self._console.is_terminal:
+        if not (self._silent or self._quick or self.console.is_terminal):
             seconds = time.monotonic() - self._started[self._current]
             amount = format_amount(task.completed, task.fields["unit"])
-            self._console.print(f"{self._current}: {amount} in {seconds:.1f} s", highlight=False)
+            self.console.print(f"{self._current}: {amount} in {seconds:.1f} s", soft_wrap=True)
         self._current = None
+
+
+def _columns(width: int) -> tuple[ProgressColumn, ...]:
+    if width < _ROOM_FOR_BARS:
+        return (_OneLine(width),)
+    return (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=14),
+        _Amount(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(compact=True),
+    )
 
 
 class _Amount(ProgressColumn):
@@ -119,3 +163,22 @@ class _Amount(ProgressColumn):
         rate = task.finished_speed or task.speed
         speed = "" if not rate else f", {format_rate(rate, unit)}"
         return Text(f"{format_amount(task.completed, unit)}{speed}", no_wrap=True)
+
+
+class _OneLine(ProgressColumn):
+    """Phase, share, rate and time left: as many of them, in this order, as a narrow line holds."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self._width = width
+
+    def render(self, task: Task) -> Text:
+        rate, left = task.finished_speed or task.speed, task.time_remaining
+        parts = [f"{task.percentage:.0f}%" if task.total else ""]
+        parts.append(format_rate(rate, task.fields["unit"]) if rate else "")
+        parts.append(f"{format_duration(left)} left" if left and not task.finished else "")
+        line = str(task.description)
+        for part in parts:
+            if part and len(line) + 1 + len(part) <= self._width:
+                line += f" {part}"
+        return Text(line, no_wrap=True)

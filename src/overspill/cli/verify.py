@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from overspill.cli.lines import counted, glued, harmless, say
+from overspill.units import format_bytes
 
 if TYPE_CHECKING:
     from overspill.storage.manifest import Manifest
@@ -14,38 +19,54 @@ if TYPE_CHECKING:
 
 def verify(
     dataset: Annotated[str, typer.Argument(help="The directory of a dataset, or of its parts.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead.")] = False,
 ) -> None:
-    """Read every file of a dataset once and compare its checksum; exit 1 when one differs."""
-    from overspill.cli.progress import PhaseBars
+    """Read every file of a dataset once and compare its checksum.
+
+    Exit status 1 where a file is missing, cannot be read, or differs.
+
+    --json gives an object with path, files, parts, size_bytes, seconds and problems (path, reason).
+    """
+    from overspill.cli.progress import PhaseBars, format_duration
     from overspill.storage.checksums import verify_checksums
 
+    started = time.monotonic()
     places = _places(Path(dataset))
     sizes = {place: sum(one.nbytes for one in held.files()) for place, held in places.items()}
+    total = sum(sizes.values())
     problems, before = [], 0
     with PhaseBars() as bars:
 
         def tell(done: int, _total: int) -> None:
-            bars.update("verify", before + done, sum(sizes.values()), "B")
+            bars.update("verify", before + done, total, "B")
 
         for place, manifest in places.items():
             problems += verify_checksums(place, manifest, progress=tell)
             before += sizes[place]
-    for problem in problems:
-        typer.echo(f"overspill: {problem.path}: {problem.reason}", err=True)
-    if problems:
-        typer.echo("  what to do: build the dataset again, or copy the file anew", err=True)
-        raise typer.Exit(1)
+    seconds = time.monotonic() - started
     files = sum(len(manifest.files()) for manifest in places.values())
-    parts = f" in {len(places) - 1} parts" if len(places) > 1 else ""
-    typer.echo(f"{dataset}: {files} files{parts} as recorded")
+    if as_json:
+        told = [{"path": one.path, "reason": one.reason} for one in problems]
+        found = {"path": dataset, "files": files, "parts": len(places) - 1, "size_bytes": total}
+        typer.echo(json.dumps({**found, "seconds": seconds, "problems": told}))
+    for problem in problems:
+        say(harmless(f"overspill: {problem.path}: {problem.reason}"), err=True, indent=2)
+    if problems:
+        say("  what to do: build the dataset again, or copy the file anew", err=True)
+        raise typer.Exit(1)
+    if not as_json:
+        parts = f" in {counted(len(places) - 1, 'part')}" if len(places) > 1 else ""
+        size = glued(f"{format_bytes(total)} in {format_duration(seconds)}")
+        say(f"{harmless(dataset)}: {glued(counted(files, 'file'))}{parts} as recorded, {size}")
 
 
 def _places(path: Path) -> dict[Path, Manifest | PartitionManifest]:
     """The dataset; or the partition and each part."""
+    from overspill.cli.holdings import is_partition
     from overspill.storage.manifest import read_manifest
-    from overspill.storage.partition_manifest import PARTITION_NAME, read_partition
+    from overspill.storage.partition_manifest import read_partition
 
-    if not (path / PARTITION_NAME).exists():
+    if not is_partition(path):
         return {path: read_manifest(path, check_files=False)}
     partition = read_partition(path, check_files=False)
     parts = [path / part.path for part in partition.parts]

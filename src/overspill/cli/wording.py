@@ -18,11 +18,14 @@ _OPTIONS = (
     (r"non_finite=['\"](\w+)['\"]", r"--non-finite \1"),
     (r"with resume=True", "with --resume"),
     (r"with resume=False", "without --resume"),
+    (r"\(resume=True\)", "(--resume)"),
+    (r"\bthe same call\b", "the same command"),
     (r"\bfill=,", "--fill NAME=NUMBER,"),
     (r"\bkey=,", "FILE::COLUMN@KEY,"),
     (r"Columns\(\"(\w+)\", of=\"([\w.]+)\", key=\"(\w+)\"\)", r"NAME=\2::\1@\3"),
     (r"Columns\(\"(\w+)\"\)", r"NAME=::\1"),
-    (r"open it with open_dataset", "look at it with overspill info"),
+    (r"open it with open_(?:dataset|partition)", "look at it with overspill info"),
+    (r"make it with partition_dataset", "make it with overspill partition"),
     (r"build it with build_dataset", "build it with overspill build"),
 )
 
@@ -32,6 +35,11 @@ def told_at_the_prompt(error: OverspillError) -> str:
     text = str(error)
     if error.remedy is not None:
         text = text.replace(f"; remedy: {error.remedy}", "") + f"\n  what to do: {error.remedy}"
+    return at_the_prompt(text)
+
+
+def at_the_prompt(text: str) -> str:
+    """Words about a call, as they would be about a command."""
     for pattern, option in _OPTIONS:
         text = re.sub(pattern, option, text)
     return text

@@ -60,7 +60,8 @@ def build_dataset(
         memory_limit: The most anonymous memory of the build's process, its imports included, such
             as "1GiB"; None takes the setting's, and in any case what the system and every control
             group leave.
-        progress: True shows a bar for each phase on stderr; a callable gets the events itself.
+        progress: True shows a bar for each phase on stderr; a callable gets the events itself, the
+            first of which is the plan: passes, buckets, projected memory and disk.
         **options: `num_nodes`: a number, or one by node type. `ids`, likewise: "dense" (0 to the
             number of nodes - 1, checked), "remap" (any int64, made dense in their order, or
             strings, in the order of their hashes; the raw ids are kept), "text" (strings, of CSV
@@ -89,11 +90,14 @@ def build_dataset(
         OutputDirError: `out` holds something else, a finished dataset, or, to be resumed, another
             build; or lies in memory.
         NoRoomError: The smallest plan needs more memory than allowed; names how much.
-        DiskRefusedError: The disk is full or refused.
+        DiskRefusedError: The disk refused, or cannot hold what the build projects; where sizes are
+            known, and of text files by an estimate, that is told before anything is written.
         BuildFailedError: The build's process was killed; what it left cannot be opened as data, and
             the next build starts over or resumes it.
         SettingsError: The memory limit's setting cannot be understood.
         UnavailableError: This system does not tell what memory or disk there is.
+        KeyboardInterrupt: Ctrl-C, once the build's process has ended; a note, which tracebacks
+            show, says what is left and how to go on.
 
     An error of an iterator that was passed comes out as it is, once the build has been undone.
     """

@@ -104,7 +104,7 @@ class DirectReader:
             OSError: It cannot be read.
         """
         skip = offset % DIRECT_ALIGNMENT_BYTES
-        if self._direct >= 0 and not self._is_cached(offset, nbytes):
+        if self._direct >= 0 and not self.is_cached(offset, nbytes):
             start, wanted = offset - skip, skip + nbytes
             padded = -(-wanted // DIRECT_ALIGNMENT_BYTES) * DIRECT_ALIGNMENT_BYTES
             done = self._read_direct(start, memory[:padded], wanted)
@@ -135,7 +135,8 @@ class DirectReader:
                 raise EOFError
             done += count
 
-    def _is_cached(self, offset: int, nbytes: int) -> bool:
+    def is_cached(self, offset: int, nbytes: int) -> bool:
+        """Whether more than half of a part's pages lie in the page cache."""
         mapped = self._mapped
         if mapped is None or offset + nbytes > len(mapped) or not nbytes:
             return False

@@ -34,6 +34,7 @@ from overspill.storage.write_behind import WriteBehind
 TENSOR_NAME = "data"
 _PAGE = 4096
 _LONGEST_HEADER = 1 << 20
+_DAMAGED = "the file was cut or changed: copy it anew, or build the dataset again"
 _HASHED_BESIDE_BYTES = 1 << 20
 
 
@@ -237,11 +238,18 @@ def read_array_info(path: str | Path) -> ArrayInfo:
             length = int.from_bytes(file.read(8), "little")
             # The length is data from a file: check it before reading that many bytes.
             if size < 8 or length > min(size - 8, _LONGEST_HEADER) or (8 + length) % _PAGE:
-                raise FormatError("not an array file: its header is damaged", path=str(path))
+                raise FormatError(
+                    f"{path} is not an array file: its header is damaged",
+                    path=str(path),
+                    remedy=_DAMAGED,
+                )
             text = file.read(length)
     except OSError as error:
         raise StaleFileError(
-            f"cannot read array file {path}: {error.strerror}", path=str(path), errno=error.errno
+            f"cannot read array file {path}: {error.strerror}",
+            path=str(path),
+            errno=error.errno,
+            remedy="check that it is there and may be read, or build the dataset again",
         ) from error
     info = _decode_header(text, path)
     if size != info.nbytes:
@@ -268,7 +276,7 @@ def _decode_header(text: bytes, path: Path) -> ArrayInfo:
             raise ValueError("offsets do not match the shape")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(
-            f"{path} is not an Overspill array file: {error}", path=str(path)
+            f"{path} is not an Overspill array file: {error}", path=str(path), remedy=_DAMAGED
         ) from error
     return ArrayInfo(dtype, shape, 8 + len(text), 8 + len(text) + nbytes)
 

@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from overspill.errors import DiskRefusedError
+from overspill import __version__
+from overspill.errors import DiskRefusedError, FormatError
 from overspill.storage.arrays import sync_directory
 
 
@@ -34,3 +35,46 @@ def publish_json(target: Path, document: dict[str, Any]) -> None:
         raise DiskRefusedError(
             f"the disk refused {target}: {error.strerror}", path=str(target), errno=error.errno
         ) from error
+
+
+def parse_document(text: bytes, path: Path, *, form: str, version: int) -> dict[str, Any]:
+    """The document that `publish_json` wrote, of the one format and version that can be read.
+
+    Args:
+        text: What the file holds.
+        path: The file, for messages.
+        form: The format's name, under "format".
+        version: Its version, under "version".
+
+    Raises:
+        FormatError: It is no JSON, of another format, or of another version; which, and what to do.
+    """
+    try:
+        held = json.loads(text)
+        found, number = held["format"], held["version"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise not_understood(path, error) from error
+    if found != form:
+        raise not_understood(path, ValueError(f"its format is {found!r}, not {form!r}"))
+    if type(number) is not int:
+        raise not_understood(path, ValueError(f"its version is {number!r}"))
+    if number != version:
+        newer = number > version
+        raise FormatError(
+            f"{path} has version {number} of its format, {'newer' if newer else 'older'} than "
+            f"version {version}, which this Overspill ({__version__}) reads",
+            path=str(path),
+            remedy="install a newer Overspill (pip install -U overspill)"
+            if newer
+            else "build it again, or open it with the Overspill that wrote it",
+        )
+    return dict(held)
+
+
+def not_understood(path: Path, error: Exception) -> FormatError:
+    """The error of a document that was cut, changed, or is another program's."""
+    return FormatError(
+        f"{path} cannot be understood: {error}",
+        path=str(path),
+        remedy="it was cut or changed: copy it anew, or build again",
+    )

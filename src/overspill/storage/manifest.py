@@ -7,14 +7,15 @@ payload page; checksums are for `verify_checksums`.
 
 from __future__ import annotations
 
-import json
+import errno
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from overspill.errors import FormatError, StaleFileError
 from overspill.storage.arrays import read_array_info
-from overspill.storage.json_files import publish_json
+from overspill.storage.json_files import not_understood, parse_document, publish_json
 from overspill.storage.part_records import PartRecord as PartRecord
 from overspill.storage.records import FileRecord as FileRecord
 from overspill.storage.type_records import EdgeName as EdgeName
@@ -89,10 +90,11 @@ def read_manifest(directory: str | Path, *, check_files: bool = True) -> Manifes
             text = file.read(_LARGEST_MANIFEST)
     except OSError as error:
         raise _no_manifest(Path(directory), error) from error
+    held = parse_document(text, path, form=FORMAT, version=VERSION)
     try:
-        manifest = _decode(json.loads(text))
+        manifest = _decode(held)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise FormatError(f"{path} cannot be understood: {error}", path=str(path)) from error
+        raise not_understood(path, error) from error
     if check_files:
         for record in manifest.files():
             check_file(Path(directory), record)
@@ -101,16 +103,25 @@ def read_manifest(directory: str | Path, *, check_files: bool = True) -> Manifes
 
 def _no_manifest(directory: Path, error: OSError) -> FormatError:
     """Say what there is instead of a dataset."""
-    if (directory / UNFINISHED_NAME).exists():
+    remedy, path = "build it with build_dataset, or check the path", directory
+    # Not pathlib: it raises where a directory may not be searched.
+    if os.path.lexists(directory / UNFINISHED_NAME):
         told = f"{directory} holds an unfinished build"
         remedy = "build it with build_dataset: the same call starts over, or resumes (resume=True)"
-    elif (directory / "partition.json").exists():
+    elif os.path.lexists(directory / "partition.json"):
         told = f"{directory} holds a partition, not one dataset"
         remedy = "open it with open_partition, or open one of its parts"
+    elif error.errno == errno.ENOENT and not os.path.lexists(directory):
+        told = f"{directory} does not exist"
+    elif error.errno == errno.ENOTDIR:
+        told = f"{directory} is a file; an Overspill dataset is a directory"
+    elif error.errno in (errno.EACCES, errno.EPERM):
+        told = f"{directory} cannot be read: {error.strerror}"
+        remedy = "read it as a user who may, or check the path"
     else:
         told = f"{directory} is not an Overspill dataset: {MANIFEST_NAME}: {error.strerror}"
-        remedy = "build it with build_dataset, or check the path"
-    return FormatError(told, path=str(directory / MANIFEST_NAME), errno=error.errno, remedy=remedy)
+        path = directory / MANIFEST_NAME
+    return FormatError(told, path=str(path), errno=error.errno, remedy=remedy)
 
 
 def check_file(directory: Path, record: FileRecord) -> None:
@@ -147,10 +158,6 @@ def _encode(manifest: Manifest) -> dict[str, Any]:
 
 
 def _decode(held: dict[str, Any]) -> Manifest:
-    if held["format"] != FORMAT:
-        raise ValueError(f"its format is {held['format']!r}, not {FORMAT!r}")
-    if held["version"] != VERSION:
-        raise ValueError(f"its version is {held['version']!r}; this Overspill reads {VERSION}")
     nodes = {n: NodeTypeRecord.from_json(n, node) for n, node in held["node_types"].items()}
     edges = [EdgeTypeRecord.from_json(edge, nodes) for edge in held["edge_types"]]
     part = held.get("partition")

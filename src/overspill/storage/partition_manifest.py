@@ -6,13 +6,12 @@ like a dataset's: format, version, and the size and header of each book.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from overspill.errors import FormatError
-from overspill.storage.json_files import publish_json
+from overspill.storage.json_files import not_understood, parse_document, publish_json
 from overspill.storage.manifest import check_file
 from overspill.storage.part_records import METHODS
 from overspill.storage.records import FileRecord, require_inside
@@ -110,10 +109,11 @@ def read_partition(directory: Path, *, check_files: bool = True) -> PartitionMan
             errno=error.errno,
             remedy="make it with partition_dataset; an interrupted one starts over",
         ) from error
+    held = parse_document(text, path, form=FORMAT, version=VERSION)
     try:
-        manifest = _decode(json.loads(text))
+        manifest = _decode(held)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise FormatError(f"{path} cannot be understood: {error}", path=str(path)) from error
+        raise not_understood(path, error) from error
     for record in manifest.files() if check_files else ():
         check_file(directory, record)
     return manifest
@@ -137,10 +137,6 @@ def _encode(manifest: PartitionManifest) -> dict[str, Any]:
 
 
 def _decode(held: dict[str, Any]) -> PartitionManifest:
-    if held["format"] != FORMAT:
-        raise ValueError(f"its format is {held['format']!r}, not {FORMAT!r}")
-    if held["version"] != VERSION:
-        raise ValueError(f"its version is {held['version']!r}; this Overspill reads {VERSION}")
     manifest = PartitionManifest(
         identifier=str(held["identifier"]),
         whole=str(held["whole"]),

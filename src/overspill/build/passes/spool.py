@@ -34,6 +34,11 @@ _MOST_PIECES = 512  # of one call; the system takes 1024
 READERS = 4  # reads of one bucket under way at a time
 
 
+def most_reserved_bytes(nbytes: int) -> int:
+    """The most that a scratch file of so many bytes has of the disk while it is written."""
+    return nbytes + min(_LARGEST_EXTENT_BYTES, max(_SMALLEST_EXTENT_BYTES, nbytes))
+
+
 class ScratchFile:
     """A file that is reserved ahead of its writer, kept out of the cache, and removed at the end.
 

@@ -100,8 +100,16 @@ def _header(file: BinaryIO, path: str) -> tuple[tuple[int, ...], bool, np.dtype[
         if version == (2, 0):
             return npy_format.read_array_header_2_0(file)
     except (ValueError, SyntaxError) as error:
-        raise InputError(f"{path} has a damaged .npy header: {error}", path=path) from error
-    raise InputError(f"{path} has .npy version {version}; 1.0 and 2.0 are read", path=path)
+        raise InputError(
+            f"{path} has a damaged .npy header: {error}",
+            path=path,
+            remedy="fetch or make the file again",
+        ) from error
+    raise InputError(
+        f"{path} has .npy version {version}; 1.0 and 2.0 are read",
+        path=path,
+        remedy="save it again with numpy.save",
+    )
 
 
 def bits_dtype(name: str) -> np.dtype[Any]:
