@@ -18,9 +18,11 @@ from overspill.cli.build import build
 from overspill.cli.clean import clean
 from overspill.cli.demo.verb import demo
 from overspill.cli.doctor.verb import doctor
+from overspill.cli.help_text import CLOSED_PIPE, Verb, Verbs
 from overspill.cli.info import info
 from overspill.cli.lines import say
 from overspill.cli.partition import partition
+from overspill.cli.status import status
 from overspill.cli.streams import forget_reader, prepare_streams
 from overspill.cli.verify import verify
 from overspill.cli.wording import at_the_prompt, told_at_the_prompt
@@ -31,7 +33,6 @@ _STATUSES = (
     "130 interrupted; 141 nobody reads the output any more. Results go to standard output, "
     "progress and errors to standard error."
 )
-_CLOSED_PIPE = 128 + signal.SIGPIPE
 _INTERRUPTED = 128 + signal.SIGINT
 _debugging = False
 _DEBUG = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -47,7 +48,7 @@ def _told_plainly(verb: Callable[..., None]) -> Callable[..., None]:
         except BrokenPipeError:
             # Also where the message of another error could not be told.
             forget_reader()
-            raise typer.Exit(_CLOSED_PIPE) from None
+            raise typer.Exit(CLOSED_PIPE) from None
 
     signature = inspect.signature(verb, eval_str=True)
     option = inspect.Parameter(
@@ -89,6 +90,7 @@ def _end_with(
 
 app = typer.Typer(
     name="overspill",
+    cls=Verbs,
     help="PyTorch tensors and graphs bigger than the memory you may use.",
     epilog=_STATUSES,
     no_args_is_help=True,
@@ -96,8 +98,8 @@ app = typer.Typer(
     rich_markup_mode=None,  # it takes "[@KEY]" for a colour, and cuts words that are long
     pretty_exceptions_enable=False,
 )
-for _verb in (build, info, verify, partition, demo, clean, doctor):
-    app.command()(_told_plainly(_verb))
+for _verb in (build, info, verify, partition, demo, status, clean, doctor):
+    app.command(cls=Verb)(_told_plainly(_verb))
 
 
 def _print_version(wanted: bool) -> None:

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from overspill.errors import SettingsError
-from overspill.settings import current_settings
+from overspill.cli.spill_place import counted, harmless, spill_place
 from overspill.units import format_bytes
 
 
@@ -16,17 +15,31 @@ def clean(
     directory: Annotated[
         Path | None, typer.Argument(help="The spill directory; OVERSPILL_DIR if left out.")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list what would be removed.")
+    ] = False,
 ) -> None:
-    """Remove the spill files of runs that have no process left; never those of a living run."""
-    from overspill.storage.leases import reclaim_dead_runs
+    """Remove the spill files of runs that have no process left; never those of a living run.
 
-    place = directory or current_settings().spill_dir
-    if place is None:
-        raise SettingsError(
-            "no spill directory is given", remedy="overspill clean DIR, or set OVERSPILL_DIR"
-        )
-    removed = reclaim_dead_runs(place)
-    for run in removed:
-        typer.echo(f"{run.directory}: {run.files} files, {format_bytes(run.nbytes)}")
-    total = format_bytes(sum(run.nbytes for run in removed))
-    typer.echo(f"{len(removed)} dead runs removed from {place}, {total}")
+    Exit status 0, or 1 where the directory cannot be looked into, or a dead run had to be kept.
+    """
+    from overspill.storage.leases import sweep_dead_runs
+    from overspill.storage.survey import require_readable
+
+    place = spill_place(directory, "clean")
+    require_readable(place)
+    dead = sweep_dead_runs(place, dry_run=dry_run)
+    for run in dead:
+        if run.files or run.kept is None:
+            size = format_bytes(run.nbytes)
+            typer.echo(f"{harmless(str(run.directory))}: {counted(run.files, 'file')}, {size}")
+        if run.kept is not None:
+            typer.echo(harmless(f"overspill: kept {run.directory}: {run.kept}"), err=True)
+    gone = [run for run in dead if run.kept is None]
+    total = format_bytes(sum(run.nbytes for run in dead))
+    done = "to remove" if dry_run else "removed"
+    told = f"{counted(len(gone), 'dead run')} {done} from {harmless(str(place))}, {total}"
+    typer.echo(told)
+    if len(gone) < len(dead):
+        typer.echo("  what to do: look into the directories that were kept", err=True)
+        raise typer.Exit(1)
