@@ -89,6 +89,14 @@ def test_a_dataset_that_is_none(here: Path, how: str) -> None:
         assert not (here / "parts").exists()
 
 
+@pytest.mark.parametrize("columns", [30, 40, 50])
+def test_help_on_a_narrow_terminal(columns: int) -> None:
+    for arguments in ((), *((verb,) for verb in ("build", *VERBS))):
+        require_narrow(typed(*arguments, "--help", columns=columns).stdout, columns)
+    told = typed("build", "--help", columns=columns).stdout
+    assert "[SOURCE:RELATION:TARGET=]FILE" in told and "--memory-limit" in told
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_debug_before_or_after_the_verb_is_a_traceback(here: Path, verb: str) -> None:
     for arguments in (("--debug", verb, "thing"), (verb, "thing", "--debug")):
@@ -191,6 +199,9 @@ def test_a_result_that_nobody_reads(here: Path, unread: int) -> None:
     random_graph(here / "g")
     done = started(["info", "g"], stdout=unread, stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (141, "")
+    for arguments in (["--help"], ["info", "--help"]):
+        done = started(arguments, stdout=unread, stderr=subprocess.PIPE)
+        assert (done.returncode, done.stderr) == (141, "")
     done = started(["info", "absent"], stdout=subprocess.PIPE, stderr=unread)
     assert (done.returncode, done.stdout) == (141, "")
 
