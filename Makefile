@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS_STAMP := $(VENV)/.docs-installed
 
-.PHONY: demo test lint format bench setup clean
+.PHONY: demo test lint format docs bench setup clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)  ## set everything up and run the main job
@@ -17,14 +18,20 @@ TEST_WORKERS ?= 2
 test: $(STAMP)  ## set everything up and run the tests
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist worksteal
 
+# Of pages, their blocks of code.
+CHECKED := src tests benchmarks docs examples
 lint: $(STAMP)
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check $(CHECKED)
+	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/mypy
 
 format: $(STAMP)
-	$(BIN)/ruff format src tests benchmarks
-	$(BIN)/ruff check --fix src tests benchmarks
+	$(BIN)/ruff format $(CHECKED)
+	$(BIN)/ruff check --fix $(CHECKED)
+
+# Whatever would be wrong on a page is an error: a link, an anchor, a name the reference lacks.
+docs: $(DOCS_STAMP)  ## build the documentation into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 # BENCH_DIR must lie on the disk to be measured; the peers come with the first run.
 BENCH_DIR ?= .
@@ -41,5 +48,9 @@ $(STAMP): pyproject.toml constraints.txt
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --editable '.[pyg,dev]'
 	touch $@
 
+$(DOCS_STAMP): $(STAMP)
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --editable '.[docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build/site $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

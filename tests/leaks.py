@@ -129,7 +129,9 @@ def _children() -> list[str]:
             continue
         if child.pid == multiprocessing.forkserver._forkserver._forkserver_pid:
             continue
-        found.append(f"{child.pid} {told} ({child.status()})")
+        # One that a module's fixture keeps may sleep before a test and run after it.
+        ended = " (zombie)" if child.status() == psutil.STATUS_ZOMBIE else ""
+        found.append(f"{child.pid} {told}{ended}")
     return found
 
 

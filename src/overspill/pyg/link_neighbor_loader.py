@@ -34,6 +34,8 @@ class LinkNeighborLoader(SampledLoader):
     Determinism, memory and cost are those of `NeighborLoader`; a list of links is held once, 16
     bytes each, all edges of a type are not listed. Weights of negatives take 8 bytes a node.
 
+    Arguments from `batch_size` on are as for `NeighborLoader`.
+
     Args:
         data: The dataset, with the layout "csc".
         num_neighbors: As for `NeighborLoader`.
@@ -55,7 +57,6 @@ class LinkNeighborLoader(SampledLoader):
         time_attr: As for `NeighborLoader`.
         weight_attr: As for `NeighborLoader`.
         input_id: What to call the links in ``input_id``; None for their places.
-        **arguments: As for `NeighborLoader`, from `batch_size` on.
 
     Attributes:
         data: The dataset.

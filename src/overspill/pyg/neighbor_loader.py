@@ -54,6 +54,8 @@ class NeighborLoader(SampledLoader):
     Threads may iterate at the same time; in one process they take turns at each batch. The pass of
     each is an epoch of its own. After a worker was killed, persistent ones too, make a new loader.
 
+    Further arguments are those of `torch.utils.data.DataLoader`.
+
     Args:
         data: The dataset, with the layout "csc".
         num_neighbors: One fan-out a hop, or such a list for each edge type; -1 for all neighbours.
@@ -96,7 +98,6 @@ class NeighborLoader(SampledLoader):
         transform: Called on each batch where it is made.
         transform_sampler_output: Called on what was sampled, PyG's `SamplerOutput` or
             `HeteroSamplerOutput`, before rows are gathered; ``edge`` are places.
-        **arguments: Further arguments of `torch.utils.data.DataLoader`.
 
     Attributes:
         data: The dataset.
