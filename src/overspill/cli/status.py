@@ -41,8 +41,12 @@ def status(
 
     --json gives an object with directory, runs, totals and disk. Of a run: run, directory, state
     ("alive", "dead", "unknown"), reason, host, on_this_machine, pid (that began it), command,
-    started_s (since 1970), age_s, processes (pid, command, shows_mappings) and files (name,
-    size_bytes, dtype, shape, resident_bytes, dirty_bytes, mapped_by). What is not known is null.
+    started_s (since 1970), age_s, size_bytes, resident_bytes, dirty_bytes, processes (pid, command,
+    shows_mappings) and files (name, size_bytes, dtype, shape, resident_bytes, dirty_bytes,
+    mapped_by). Of totals: runs, alive, dead, unknown, files, size_bytes, dead_bytes,
+    resident_bytes, dirty_bytes, and nameless_files and nameless_bytes (discarded tensors and
+    batches on their way that are still mapped). Of disk: file_system, free_bytes, total_bytes. What
+    is not known is null.
     """
     from overspill.storage.survey import survey_spill_dir
 
