@@ -14,6 +14,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from overspill import __version__
+from overspill.cli.bench.verb import bench
 from overspill.cli.build import build
 from overspill.cli.clean import clean
 from overspill.cli.demo.verb import demo
@@ -98,7 +99,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # it takes "[@KEY]" for a colour, and cuts words that are long
     pretty_exceptions_enable=False,
 )
-for _verb in (build, info, verify, partition, demo, status, clean, doctor):
+for _verb in (build, info, verify, partition, demo, status, clean, bench, doctor):
     app.command(cls=Verb)(_told_plainly(_verb))
 
 

@@ -1,0 +1,1 @@
+"""``overspill bench``: what this machine's disk can do, and how close Overspill comes to it."""

@@ -1,0 +1,100 @@
+"""A directory of the bench's own on the disk that is measured, gone afterwards."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from overspill.cli.bench.sizes import Sizes
+from overspill.errors import DiskRefusedError, SpillDirError
+from overspill.linux.libc import require_linux
+from overspill.linux.mounts import (
+    filesystem_type,
+    free_disk_bytes,
+    is_memory_backed,
+    total_disk_bytes,
+)
+from overspill.settings import settings
+from overspill.storage.spill_files import FLOOR_SHARE
+from overspill.storage.workspace import leave_runs
+from overspill.units import format_bytes
+
+
+@contextmanager
+def place_for(parent: Path, sizes: Sizes, *, smaller: Sizes | None = None) -> Iterator[Path]:
+    """Make a directory for the bench's files, and spill into it for the span.
+
+    Args:
+        parent: An existing directory on the disk to measure.
+        sizes: What will be moved.
+        smaller: What would be moved with --quick, for the remedy.
+
+    Yields:
+        The new directory, absolute; removed with all that is in it, also after an error.
+
+    Raises:
+        SpillDirError: No directory, not writable, or memory in disguise.
+        DiskRefusedError: Too little room beside the share of the disk that stays free.
+        UnavailableError: This is not 64-bit Linux.
+    """
+    require_linux("measuring a disk")
+    _require_disk(parent)
+    _require_room(parent, sizes.disk_bytes, smaller.disk_bytes if smaller else None)
+    try:
+        made = tempfile.TemporaryDirectory(prefix="overspill-bench-", dir=parent)
+    except OSError as error:
+        raise SpillDirError(
+            f"{parent.resolve()} cannot be written: {error.strerror}",
+            path=str(parent),
+            errno=error.errno,
+            remedy="choose another directory: overspill bench --dir DIR",
+        ) from error
+    with made as name, _spilling_into(Path(name).resolve()) as work:
+        yield work
+
+
+@contextmanager
+def _spilling_into(work: Path) -> Iterator[Path]:
+    with settings(
+        spill_dir=work / "spill",
+        min_bytes=1,
+        disk_limit_bytes=None,
+        memory_limit_bytes=None,
+        spill_batches=False,
+    ):
+        try:
+            yield work
+        finally:
+            leave_runs()
+
+
+def _require_disk(parent: Path) -> None:
+    if not parent.is_dir():
+        raise SpillDirError(
+            f"{parent} is not a directory", path=str(parent), remedy=f"mkdir -p {parent}"
+        )
+    if is_memory_backed(parent):
+        raise SpillDirError(
+            f"{parent.resolve()} is on {filesystem_type(parent)}, which is memory and not a disk: "
+            "what is spilled there still counts against the memory limit",
+            path=str(parent),
+            remedy="choose a directory on a disk: overspill bench --dir DIR",
+        )
+
+
+def _require_room(parent: Path, needed: int, quick: int | None) -> None:
+    room = free_disk_bytes(parent) - total_disk_bytes(parent) // FLOOR_SHARE
+    if needed <= room:
+        return
+    remedy = "free some space, or choose another disk with --dir"
+    if quick is not None and quick <= room:
+        remedy = f"overspill bench --quick, which takes {format_bytes(quick)}; or {remedy}"
+    raise DiskRefusedError(
+        "the bench's files do not fit this disk, of which a twentieth stays free",
+        path=str(parent.resolve()),
+        needed_bytes=needed,
+        available_bytes=max(0, room),
+        remedy=remedy,
+    )

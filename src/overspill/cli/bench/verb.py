@@ -1,0 +1,58 @@
+"""``overspill bench``: what this machine can do, and how close Overspill comes to it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from overspill.cli.bench.sizes import FULL, QUICK
+from overspill.cli.ending import ended_in_order
+from overspill.settings import current_settings
+
+
+def bench(
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", help="On the disk to measure; OVERSPILL_DIR, else here."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A sixth of the time and of the room, less exact.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead.")] = False,
+) -> None:
+    """Check this machine in at most two minutes: the disk's limits, and Overspill's share of them.
+
+    Exit status 1 says that there is advice.
+
+    \b
+    With --json, one object:
+      directory, overspill_version, quick, rounds, seconds
+      moved     write_bytes, read_bytes, edges, nodes
+      machine   file_system, direct, read_ahead_bytes, ...
+      limits    name -> unit, per_second (median, low, high)
+      measures  name -> the same, and limit, ratio, poor_below
+      advice    a list of about, finding, remedy
+    """  # noqa: D301 - a backspace: click leaves what follows it as it is
+    from overspill.cli.bench import shown
+    from overspill.cli.bench.run import measure
+    from overspill.cli.lines import columns_of
+    from overspill.cli.progress import PhaseBars
+
+    place = directory or current_settings().spill_dir or Path()
+    with ended_in_order(), PhaseBars() as bars:
+        report = measure(
+            place,
+            QUICK if quick else FULL,
+            smaller=None if quick else QUICK,
+            told=lambda phase, done, total: bars.update(phase, done, total, "steps"),
+        )
+    if as_json:
+        typer.echo(json.dumps(shown.as_json(report, quick=quick), indent=2))
+    else:
+        typer.echo(shown.as_text(report, columns=columns_of(sys.stdout)))
+    if report.advice:
+        raise typer.Exit(1)
