@@ -40,7 +40,6 @@ def test_the_group_with_the_least_room_binds(nested: tuple[Path, Path, Path]) ->
     proc, outer, inner = nested
     memory = BindingMemory(proc)
     use = memory.read()
-    assert memory.limited
     assert (use.path, use.limit_bytes, use.anon_bytes) == (str(inner), 500 * MIB, 70 * MIB)
     (outer / "memory.current").write_text(str(890 * MIB))
     assert memory.read().path == str(outer)
@@ -77,7 +76,7 @@ def test_without_a_limit_below_the_machines_it_is_the_machine(
     system.groups.append("0::/job")
     memory = BindingMemory(machine(system))
     use = memory.read()
-    assert not memory.limited and memory.kill_count() == 0
+    assert memory.kill_count() == 0
     assert (use.limit_bytes, use.usage_bytes, use.anon_bytes) == (8 * GIB, 4 * GIB, MIB)
     assert use.path.endswith("/meminfo")
 

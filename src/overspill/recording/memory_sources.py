@@ -45,11 +45,6 @@ class BindingMemory:
         self._directories = [place for place, use in uses if use is not None and self._binds(use)]
         self._bound: str | None = None
 
-    @property
-    def limited(self) -> bool:
-        """Whether a group limits this process, so that the machine's memory is not read."""
-        return bool(self._directories)
-
     def read(self) -> MemoryUse:
         """Read the group that binds now.
 

@@ -3,7 +3,7 @@
 Why a thread and not a process of its own: an interpreter more is some 10 MiB charged to the very
 limit that is looked at, one more process to start, to reap and to keep from signals, and what
 loaders and phases count would have to be sent to it. The thread reads a few small files each
-interval, some 0.5 ms that the interpreter's lock is given up for most of, and rests 50 times as
+interval, some 0.3 ms that the interpreter's lock is given up for most of, and rests 50 times as
 long as it took, so that it never takes more than 2% of one processor. What it gives up: while an
 extension holds the interpreter's lock no sample is taken (the longest gap is told), and what kills
 the process kills the recording. So the page is published early and again and again, at the latest
@@ -335,7 +335,7 @@ def record_memory(
     like any other end, and is named. The report is published by renaming: early, at the latest
     every minute while it goes on, and at the end.
 
-    Costs one thread, at most 2% of a processor (about 0.5 ms a sample), and about 1 MiB, however
+    Costs one thread, at most 2% of a processor (about 0.3 ms a sample), and about 1 MiB, however
     long it goes on: a row then stands for several samples. Several may run at once, and a program
     may fork meanwhile.
 
@@ -354,9 +354,7 @@ def record_memory(
         DiskRefusedError: No report could be written there.
         UnavailableError: /proc cannot be read.
     """
-    memory = BindingMemory()
-    sampler = Sampler(memory, exact=not memory.limited)
-    return Recording(sampler, path=path, interval=interval, title=title)
+    return Recording(Sampler(BindingMemory()), path=path, interval=interval, title=title)
 
 
 def _program() -> str:
