@@ -241,7 +241,7 @@ class Recording:
                     return
             before = self._sampler.source
             try:
-                row = self._sampler.take()
+                row = self._sampler.take(boundary=boundary)
             except UnavailableError:  # for example, its group is gone
                 return
             self._ledger.add(row, self._sampler.source, before)

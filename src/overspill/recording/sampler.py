@@ -48,10 +48,14 @@ class Sampler:
         self.began_ns = time.monotonic_ns()
         self._loaded_before = self._loaders()
         self._kills = self._kills_before = 0
-        self._device = self._device_before = self._tree_device()
+        self._device = self._device_before = self._tree_device(look=True)
 
-    def take(self) -> Rows:
+    def take(self, *, boundary: bool = False) -> Rows:
         """Take a sample now.
+
+        Args:
+            boundary: What was done until now is to be told from what comes: children are looked for
+                at once, and not once a second.
 
         Returns:
             One row, (fields,); what the system does not tell is `UNKNOWN`.
@@ -76,7 +80,7 @@ class Sampler:
             use.writeback_bytes,
             *self._process(),
             time.monotonic_ns() - self.began_ns,
-            *self._devices(),
+            *self._devices(boundary),
             *loaded,
             self._kills,
         )
@@ -90,9 +94,9 @@ class Sampler:
             return UNKNOWN, UNKNOWN, UNKNOWN
         return own.anon_bytes, own.file_bytes, own.shmem_bytes
 
-    def _devices(self) -> tuple[int, int]:
+    def _devices(self, boundary: bool) -> tuple[int, int]:
         """What was read and written since the beginning; never less than at the last sample."""
-        before, now = self._device, self._tree_device()
+        before, now = self._device, self._tree_device(boundary)
         if before is None or self._device_before is None:
             return UNKNOWN, UNKNOWN
         if now is not None:
@@ -107,13 +111,13 @@ class Sampler:
             held.written_bytes - self._device_before.written_bytes,
         )
 
-    def _tree_device(self) -> DeviceBytes | None:
+    def _tree_device(self, look: bool) -> DeviceBytes | None:
         # The root first: what a child that is waited for meanwhile hands up must not count twice.
         own = device_bytes(self.pid)
         if own is None:
             return None
         now = time.monotonic_ns()
-        if now - self._looked_ns > _LOOK_FOR_CHILDREN_NS:
+        if look or now - self._looked_ns > _LOOK_FOR_CHILDREN_NS:
             self._looked_ns = now
             self._children = descendants(self.pid)
         held = [one for pid in self._children if (one := device_bytes(pid)) is not None]
