@@ -12,6 +12,7 @@ import torch
 from overspill.errors import UnavailableError
 from overspill.linux.cgroups import available_memory_bytes, usable_cpus
 from overspill.linux.mounts import filesystem_type
+from overspill.linux.read_ahead import read_ahead
 from overspill.units import format_bytes
 
 _PEERS = ("numpy", "tensordict", "joblib")
@@ -41,15 +42,8 @@ def described(directory: Path) -> dict[str, object]:
 
 def read_ahead_kib(directory: Path, *, sys: Path = Path("/sys")) -> int | None:
     """The read-ahead of the device under a directory, in KiB; None where it is not told."""
-    device = directory.stat().st_dev
-    entry = sys / "dev" / "block" / f"{os.major(device)}:{os.minor(device)}"
-    # A partition has no queue of its own; its parent directory is the disk.
-    for place in (entry, entry.resolve().parent):
-        try:
-            return int((place / "queue" / "read_ahead_kb").read_text())
-        except (OSError, ValueError):
-            continue
-    return None
+    held = read_ahead(directory, sys=sys)
+    return None if held is None else held.nbytes >> 10
 
 
 def _available() -> str | None:

@@ -18,10 +18,11 @@ import torch
 
 import overspill as ov
 from benchmarks.command import main
-from benchmarks.direct_write import write_directly
 from benchmarks.harness import Case, Contender, SpeedTarget
 from benchmarks.peers import peer
 from benchmarks.place import place_for
+from overspill.errors import UnavailableError
+from overspill.linux.sequential import write_sequentially
 from overspill.units import format_bytes
 
 DEFAULT_BYTES = 2 << 30
@@ -66,7 +67,7 @@ def _case(place: Path, source: torch.Tensor) -> Case:
         _through_file(MAPPED, target, size, lambda: _copy_through_mapping(target, source)),
         _through_file("numpy.memmap", target, size, lambda: _memmap(target, source)),
         *peers,
-        _through_file(LIMIT, target, size, lambda: write_directly(target, size, _pattern(source))),
+        _through_file(LIMIT, target, size, lambda: _write_directly(target, source)),
     ]
     return Case(
         name=f"spill {format_bytes(size)}",
@@ -146,6 +147,13 @@ def _memmap(target: Path, source: torch.Tensor) -> object:
     held[:] = source.numpy()
     held.flush()  # msync, which waits for the disk
     return held
+
+
+def _write_directly(target: Path, source: torch.Tensor) -> None:
+    if not write_sequentially(target, source.numel(), _pattern(source)):
+        raise UnavailableError(
+            "the disk has no direct I/O, so its limit cannot be measured", path=str(target)
+        )
 
 
 def _sync(path: Path) -> None:

@@ -15,7 +15,6 @@ import pytest
 
 from benchmarks import __main__ as every
 from benchmarks import command, hand_over, import_time, release, spill
-from benchmarks.direct_write import write_directly
 from benchmarks.harness import Case, Contender, Result, figure, run_case
 from benchmarks.peers import peer
 from benchmarks.place import place_for
@@ -88,16 +87,6 @@ def test_import(tmp_path: Path) -> None:
     assert figure(result.rounds, of=import_time.OURS, name="numba imported").high == 0
     assert figure(result.rounds, of=import_time.OURS, name="threads started").high == 0
     assert figure(result.rounds, of=import_time.OURS, name="seconds on top of torch").low > 0
-
-
-@pytest.mark.parametrize("nbytes", [1, 4096, (8 << 20) + 1, 33 << 20])
-def test_the_direct_write_fills_the_whole_file(nbytes: int, tmp_path: Path) -> None:
-    path = tmp_path / "direct"
-    write_directly(path, nbytes, b"overspill")
-    held = path.read_bytes()
-    assert len(held) == -(-nbytes // 4096) * 4096
-    assert held[:9] == b"overspill" and b"\0" not in held
-    assert path.stat().st_blocks * 512 >= len(held)
 
 
 def test_a_missing_peer_is_none_and_a_broken_one_is_not_hidden(
