@@ -49,7 +49,7 @@ def test_what_is_shown_is_there_and_once() -> None:
 
 
 def test_every_setting_is_listed_with_its_variable() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|", _text("settings"), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)`<br>`(\w+)` \|", _text("settings"), re.MULTILINE)
     assert dict(rows) == {field.name: _VARIABLES[field.name][0] for field in fields(Settings)}
     for _, *others in _VARIABLES.values():
         assert all(other in _text("settings") for other in others)
