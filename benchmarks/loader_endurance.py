@@ -170,7 +170,7 @@ def _watched(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _anonymous(held: Any) -> dict[int, int]:
-    pids = [os.getpid(), *(worker.pid for worker in held.inner._workers)]
+    pids = [os.getpid(), *(worker.pid for worker in held.inner.inner._workers)]
     return {pid: process_memory(pid).anon_bytes for pid in pids}
 
 
