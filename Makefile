@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.docs-installed
 
-.PHONY: demo test lint format docs bench setup clean
+.PHONY: demo test test-min lint format docs bench setup clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)  ## set everything up and run the main job
@@ -17,6 +17,23 @@ demo: $(STAMP)  ## set everything up and run the main job
 TEST_WORKERS ?= 2
 test: $(STAMP)  ## set everything up and run the tests
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist worksteal
+
+# Outside of CI: the lowest versions that pyproject.toml claims, with whatever else is newest, in an
+# environment of their own. Left out is what wants the peers: Ray, pandas, polars, DuckDB.
+MIN_VENV ?= .venv-min
+MIN_BIN := $(MIN_VENV)/bin
+MIN_TESTS ?= tests/kernels tests/storage tests/tensors tests/build tests/graph tests/pyg \
+	tests/cli/test_command.py tests/cli/test_input_options.py tests/cli/test_bench.py \
+	--ignore tests/build/test_outgoing.py --ignore tests/tensors/test_picklers.py
+test-min: $(MIN_VENV)/.installed  ## run the core's tests with the lowest versions
+	$(MIN_BIN)/python -m pytest --disable-warnings $(MIN_TESTS)
+
+$(MIN_VENV)/.installed: pyproject.toml constraints-min.txt
+	test -x $(MIN_BIN)/python || $(PYTHON) -m venv $(MIN_VENV)
+	$(MIN_BIN)/python -m pip install --quiet --constraint constraints-min.txt torch
+	$(MIN_BIN)/python -m pip install --quiet --constraint constraints-min.txt --editable '.[pyg]' \
+		hypothesis pytest pytest-timeout pytest-xdist safetensors scipy
+	touch $@
 
 # Of pages, their blocks of code.
 CHECKED := src tests benchmarks docs examples
@@ -53,4 +70,4 @@ $(DOCS_STAMP): $(STAMP)
 	touch $@
 
 clean:
-	rm -rf build/site $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build/site $(VENV) $(MIN_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
