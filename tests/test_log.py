@@ -33,3 +33,14 @@ def test_every_module_logs_to_that_logger_and_configures_none() -> None:
                 assert ast.unparse(node) == "logging.getLogger('overspill')", path
             of_package = path in (SOURCE / "__init__.py", SOURCE / "cli" / "app.py")
             assert of_package or not called.endswith((".addHandler", "basicConfig")), path
+
+
+def test_the_command_shows_warnings_as_its_own_words() -> None:
+    script = (
+        "import logging, sys\n"
+        "from overspill.cli import app\n"
+        "app.app = lambda: logging.getLogger('overspill').warning('careful')\n"
+        "app.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "overspill: careful\n")

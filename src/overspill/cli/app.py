@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import signal
 from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
@@ -120,6 +121,13 @@ def _frame(
     _debugging = debug
 
 
+def _show_warnings() -> None:
+    """What the library warns of, as the command's own words: there is nobody else to show it."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("overspill: %(message)s"))
+    logging.getLogger("overspill").addHandler(handler)
+
+
 def main() -> None:
     """Run the command.
 
@@ -128,4 +136,5 @@ def main() -> None:
     With --debug an error is Python's own, with its traceback and Python's status.
     """
     prepare_streams()
+    _show_warnings()
     app()
