@@ -11,6 +11,8 @@ import pytest
 from overspill.cli.bench.advice import Surroundings, advised
 from overspill.cli.bench.figures import LIMITS, MEASURES, build_traffic, summarised
 from overspill.cli.bench.sizes import FULL, QUICK, Sizes
+from overspill.cli.bench.verb import bench
+from overspill.units import format_bytes
 
 MIB = 1 << 20
 HEALTHY = {
@@ -168,3 +170,9 @@ def test_a_small_memory_gets_a_small_tensor() -> None:
 def test_what_is_smaller_than_the_least_stays_as_it_is() -> None:
     tiny = replace(QUICK, write_bytes=2 * MIB, read_bytes=3 * MIB, edges=1000)
     assert tiny.fitted(write_bytes_per_second=1.0, available_bytes=1 << 30) == tiny
+
+
+def test_the_help_tells_the_room_that_is_wanted() -> None:
+    told = " ".join((bench.__doc__ or "").split())
+    full, quick = format_bytes(FULL.disk_bytes), format_bytes(QUICK.disk_bytes)
+    assert f"Takes {full} of disk" in told and f"{QUICK.disk_bytes / 2**30:.1f}" in told, quick
