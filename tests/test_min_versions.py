@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -37,3 +38,11 @@ def test_the_lane_is_older_than_what_is_developed_with() -> None:
 
 def version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("."))
+
+
+def test_nothing_goes_through_pandas_which_need_not_be_there() -> None:
+    """In pyarrow 16 `to_pandas_dtype` imports it."""
+    for path in (ROOT / "src").rglob("*.py"):
+        code = ast.walk(ast.parse(path.read_text()))
+        named = {node.attr for node in code if isinstance(node, ast.Attribute)}
+        assert not {"to_pandas", "to_pandas_dtype"} & named, path

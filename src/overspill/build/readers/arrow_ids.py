@@ -18,6 +18,17 @@ from overspill.build.readers.edges import Ids, RawIds, Strings, id_remedy
 from overspill.errors import InputError
 
 _MOST = 2**63 - 1
+# By hand: Arrow's own `to_pandas_dtype` imports pandas in older releases, which need not be there.
+_DTYPES = {
+    pa.bool_(): np.dtype(np.bool_),
+    **{pa.from_numpy_dtype(name): np.dtype(name) for name in ("f2", "f4", "f8")},
+    **{
+        pa.from_numpy_dtype(f"{sign}{size}"): np.dtype(f"{sign}{size}")
+        for sign in "iu"
+        for size in (1, 2, 4, 8)
+    },
+    pa.null(): np.dtype(np.int64),  # of an empty column that nobody gave a type
+}
 # Beyond these, a float no longer tells one whole number from the next.
 _EXACT = {2: 2**11, 4: 2**24, 8: 2**53}
 
@@ -106,13 +117,18 @@ def ids_of(array: pa.Array, where: Where) -> RawIds:
     return cast("Ids", values.astype(np.int64, copy=False))
 
 
+def dtype_of(kind: pa.DataType) -> np.dtype[Any]:
+    """The dtype of a column of numbers or truth values."""
+    return _DTYPES[kind]
+
+
 def numbers_of(array: pa.Array) -> npt.NDArray[Any]:
     """The numbers or truth values of a column without nulls; numbers are not copied.
 
     Arrow's own `to_numpy` imports pandas wherever that is installed: 25 MiB of memory.
     """
     count, first, data = len(array), array.offset, array.buffers()[1] if len(array) else None
-    dtype = np.dtype(array.type.to_pandas_dtype())
+    dtype = dtype_of(array.type)
     if data is None:
         return np.empty(0, dtype)
     if types.is_boolean(array.type):

@@ -15,7 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from overspill.build.readers.arrow_ids import Where, first_null, holds_text, numbers_of
+from overspill.build.readers.arrow_ids import (
+    Where,
+    dtype_of,
+    first_null,
+    holds_text,
+    numbers_of,
+)
 from overspill.build.readers.table import Layout
 from overspill.errors import InputError
 
@@ -79,7 +85,7 @@ def _number_name(kind: pa.DataType, field: pa.Field, path: str) -> str:
     if types.is_temporal(kind) and kind.bit_width in (32, 64):
         return f"int{kind.bit_width}"
     if types.is_floating(kind) or types.is_integer(kind):
-        return str(np.dtype(kind.to_pandas_dtype()).name)
+        return str(dtype_of(kind).name)
     if types.is_boolean(kind):
         return "bool"
     text = holds_text(kind)
