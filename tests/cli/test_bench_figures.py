@@ -95,7 +95,7 @@ def test_a_healthy_machine_gets_no_advice() -> None:
             {"read_ahead_bytes": 128 << 10},
             "mapped_read",
             "only 128.0 KiB ahead",
-            "echo 4096 | sudo tee /sys/block/disk/queue/read_ahead_kb",
+            "echo 1024 | sudo tee /sys/block/disk/queue/read_ahead_kb",
         ),
         (
             {"gather": 9_000.0},
@@ -104,7 +104,7 @@ def test_a_healthy_machine_gets_no_advice() -> None:
             "one by one (fadvise)",
             "SYS_NICE",
         ),
-        ({"gather": 9_000.0}, {"read_ahead_bytes": 0}, "gather", "switched off", "echo 4096"),
+        ({"gather": 9_000.0}, {"read_ahead_bytes": 0}, "gather", "switched off", "echo 1024"),
         ({"gather": 9_000.0}, {"available_bytes": 1 << 29}, "gather", "512.0 MiB", "doctor"),
         ({"hand_over": 100.0}, {"cpus": 1}, "hand_over", "one CPU", "--cpus"),
         ({"build": 1e6}, {"cpus": 1}, "build", "one CPU", "--cpus"),

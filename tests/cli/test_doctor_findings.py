@@ -229,13 +229,13 @@ ROWS: list[tuple[dict[str, Any], str, str, str]] = [
         {"spill_dir": {"read_ahead_bytes": 8 * MIB}},
         "spill_dir advice",
         "read 8.0 MiB ahead",
-        "echo 128 | sudo tee /sys/dev/block/8:0/queue/read_ahead_kb",
+        "echo 1024 | sudo tee /sys/dev/block/8:0/queue/read_ahead_kb",
     ),
     (
         {"spill_dir": {"read_ahead_bytes": 0}},
         "spill_dir advice",
         "read 0 B ahead",
-        "echo 128 | sudo tee /sys/dev/block/8:0/queue/read_ahead_kb",
+        "echo 1024 | sudo tee /sys/dev/block/8:0/queue/read_ahead_kb",
     ),
     (
         {"supported": False, "kernel": "23.1.0"},

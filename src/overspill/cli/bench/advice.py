@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from overspill.cli.bench.figures import Figure
+from overspill.cli.read_ahead_window import GOOD_BYTES, window_command, window_fault
 from overspill.units import format_bytes
 
 _MIB = 1 << 20
 SLOW_WRITE_BYTES, SLOW_READS = 100 * _MIB, 3000
-SMALL_READ_AHEAD_BYTES, GOOD_READ_AHEAD_KIB = 1 * _MIB, 4096
 # The share of what was written that turned up in memory as shared memory.
 DISGUISED_SHARE = 0.75
 BUSY_LOAD, UNSTEADY = 0.75, 2.0
@@ -149,12 +149,10 @@ def _spill(around: Surroundings) -> tuple[str, str] | None:
 
 
 def _mapped(around: Surroundings) -> tuple[str, str] | None:
-    held = around.read_ahead_bytes
-    if held is not None and held < SMALL_READ_AHEAD_BYTES:
-        return (
-            f"the kernel reads only {format_bytes(held)} ahead",
-            f"echo {GOOD_READ_AHEAD_KIB} | sudo tee {around.read_ahead_setting}",
-        )
+    held, setting = around.read_ahead_bytes, around.read_ahead_setting
+    if held is not None and setting is not None and held < GOOD_BYTES:
+        why = window_fault(held, slow_in_order=True)
+        return f"the kernel reads only {format_bytes(held)} ahead. {why}", window_command(setting)
     return _little_memory(around)
 
 
@@ -166,11 +164,10 @@ def _gather(around: Surroundings) -> tuple[str, str] | None:
             "allow it: Linux 5.10 or later, and in a container --cap-add SYS_NICE or a seccomp "
             "profile with process_madvise",
         )
-    held = around.read_ahead_bytes
-    if held == 0:
+    if around.read_ahead_bytes == 0 and around.read_ahead_setting is not None:
         return (
             "read-ahead is switched off, and requests for pages with it",
-            f"echo {GOOD_READ_AHEAD_KIB} | sudo tee {around.read_ahead_setting}",
+            window_command(around.read_ahead_setting),
         )
     return _little_memory(around) or _few_cpus(around)
 

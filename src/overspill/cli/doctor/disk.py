@@ -8,15 +8,11 @@ from collections.abc import Iterator
 from overspill.cli.doctor.finding import Finding, Remedy, Severity
 from overspill.cli.doctor.machine import Machine
 from overspill.cli.doctor.remedies import another_directory
+from overspill.cli.read_ahead_window import window_command, window_fault
 from overspill.storage.spill_files import FLOOR_SHARE
 from overspill.units import format_bytes
 
-_MIB, _GIB = 1 << 20, 1 << 30
-_LEAST_SPARE_BYTES = _GIB
-# The kernel's own default is 128 KiB; solid disks are set to some hundred.
-_LONG_READ_AHEAD_BYTES = _MIB
-_SHORT_READ_AHEAD_BYTES = 64 << 10
-_GOOD_READ_AHEAD_KIB = 128
+_LEAST_SPARE_BYTES = 1 << 30
 _NETWORK = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "afs"}
 )
@@ -151,20 +147,13 @@ def _reading_ahead(machine: Machine) -> Iterator[Finding]:
     ahead, setting = held.read_ahead_bytes, held.read_ahead_setting
     if ahead is None or setting is None:
         return
-    if ahead > _LONG_READ_AHEAD_BYTES:
-        why = (
-            "A row read by plain indexing of a mapped tensor reads that much of the disk; under "
-            "a memory limit it evicts what was read before. Loaders and gather ask for their "
-            "pages and are not touched."
-        )
-    elif ahead < _SHORT_READ_AHEAD_BYTES:
-        why = "A sequential read of a mapped file waits for the disk at every step."
-    else:
+    why = window_fault(ahead)
+    if why is None:
         return
     yield Finding(
         check="spill_dir",
         severity="advice",
         measured=f"the disk of {held.path} is read {format_bytes(ahead)} ahead",
         why=why,
-        remedy=Remedy(f"echo {_GOOD_READ_AHEAD_KIB} | sudo tee {setting}"),
+        remedy=Remedy(window_command(setting)),
     )
