@@ -15,9 +15,10 @@ from overspill.linux.aio import (
     DEPTH,
     REQUEST_WORDS,
     ReadQueue,
-    borrow_queue,
+    borrowed_queue,
     fill_requests,
-    give_back,
+    has_queue,
+    read_memory,
     reads_asynchronously,
 )
 from overspill.linux.direct import aligned_bytes
@@ -40,8 +41,12 @@ def file(tmp_path: Path) -> Iterator[tuple[int, bytes]]:
 def queue() -> Iterator[ReadQueue]:
     held = ReadQueue()
     yield held
-    held.drain()
     held.close()
+
+
+def wait_for_all(queue: ReadQueue) -> None:
+    while queue.in_flight:
+        queue.wait(queue.in_flight)
 
 
 def requests_for(fd: int, pages: list[int], memory: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -82,9 +87,9 @@ def test_a_full_queue_takes_no_more(file: tuple[int, bytes], queue: ReadQueue) -
     while taken < DEPTH:
         taken += queue.submit(pointers[taken:])
     assert taken == queue.in_flight == DEPTH and queue.submit(pointers[taken:]) == 0
-    queue.drain()
+    wait_for_all(queue)
     assert queue.in_flight == 0 and queue.submit(pointers[taken:]) == PAGES - DEPTH
-    queue.drain()
+    wait_for_all(queue)
     assert memory.tobytes() == data
     del requests
 
@@ -103,15 +108,53 @@ def test_a_read_that_fails_tells_its_errno(queue: ReadQueue, file: tuple[int, by
 
 
 def test_a_queue_is_used_again_but_not_by_a_forked_child() -> None:
-    first = borrow_queue()
-    give_back(first)
-    again = borrow_queue()
-    assert again is first and borrow_queue() is not first
-    give_back(again)
+    with borrowed_queue() as first:
+        pass
+    with borrowed_queue() as again, borrowed_queue() as other:
+        assert again is first and other is not first
     pid = os.fork()
     if pid == 0:
-        os._exit(0 if borrow_queue() is not first else 1)
+        with borrowed_queue() as mine:
+            os._exit(0 if mine not in (first, other) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_queue_whose_span_was_broken_off_serves_nobody_again(file: tuple[int, bytes]) -> None:
+    with pytest.raises(KeyboardInterrupt), borrowed_queue() as broken:
+        requests, pointers = requests_for(file[0], [0], read_memory(PAGE))
+        broken.submit(pointers)
+        broken.in_flight = 0  # as if the handler had run before it was written down
+        raise KeyboardInterrupt
+    with borrowed_queue() as queue:
+        assert queue is not broken
+    with pytest.raises(OSError):
+        broken.submit(pointers)  # the kernel knows it no more
+    del requests
+
+
+def test_nobody_gets_a_queue_that_has_reads_in_flight(file: tuple[int, bytes]) -> None:
+    with borrowed_queue() as left:
+        requests, pointers = requests_for(file[0], [0], read_memory(PAGE))
+        left.submit(pointers)
+    with borrowed_queue() as queue:
+        assert queue is not left
+    del requests
+
+
+def test_memory_to_read_into_is_nobody_elses() -> None:
+    memory = read_memory(3 * PAGE)
+    assert memory.nbytes == 3 * PAGE and memory.ctypes.data % PAGE == 0
+    memory[:] = 7
+    found = Path("/proc/self/smaps").read_text().split(f"{memory.ctypes.data:x}-", 1)[1]
+    flags = next(line for line in found.splitlines() if line.startswith("VmFlags:")).split()
+    assert "dc" in flags and "sh" not in flags  # not copied by a fork, not shared
+
+
+def test_whether_a_queue_is_to_be_had_is_asked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert has_queue()
+    monkeypatch.setattr(aio, "_idle", [])
+    Injected(monkeypatch, "syscall", errno.EAGAIN)
+    assert not has_queue() and reads_asynchronously()
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM, errno.EAGAIN])

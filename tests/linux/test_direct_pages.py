@@ -13,8 +13,9 @@ import pytest
 
 from capabilities import requires
 from confined import make_cold
+from linux.injection import Injected
 from overspill.errors import MappingError, StaleFileError
-from overspill.linux import aio, direct_pages
+from overspill.linux import aio
 from overspill.linux.direct_pages import WINDOW_PAGES, DirectPages
 from overspill.linux.mapping import Mapping, map_file
 from overspill.linux.pages import PAGE_BYTES, resident_pages
@@ -89,7 +90,8 @@ def test_who_stops_in_the_middle_leaves_nothing_in_flight(
     next(reading)
     assert aio._idle == []
     reading.close()
-    assert [queue.in_flight for queue in aio._idle] == [0]
+    assert [queue for queue in aio._idle if queue.in_flight] == []
+    assert read_all(direct(mapping)) == Path(mapping.path).read_bytes()
 
 
 @pytest.mark.parametrize("left", [0, 3 * PAGE_BYTES, 1500 * PAGE_BYTES + 7])
@@ -150,17 +152,42 @@ def test_a_submission_that_is_refused_is_made_through_the_cache(
     assert read_all(direct(mapping)) == Path(mapping.path).read_bytes()
 
 
-def test_without_a_queue_it_reads_through_the_cache(
+@pytest.mark.parametrize("name", ["submit", "wait"])
+@pytest.mark.parametrize("call", [1, 2, 4])
+def test_an_interrupt_before_a_call_is_written_down_spoils_no_later_read(
+    mapping: Mapping, monkeypatch: pytest.MonkeyPatch, name: str, call: int
+) -> None:
+    """As a signal's handler raises: in Python, when the system call has returned."""
+    data, real, left = Path(mapping.path).read_bytes(), getattr(aio.ReadQueue, name), [call]
+
+    def interrupted(queue: aio.ReadQueue, *arguments: object) -> object:
+        before = queue.in_flight
+        found = real(queue, *arguments)
+        left[0] -= 1
+        if left[0] == 0:
+            queue.in_flight = before
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(aio.ReadQueue, name, interrupted)
+    pages = direct(mapping)
+    with pytest.raises(KeyboardInterrupt):
+        read_all(pages)
+    for _ in range(3):
+        assert read_all(pages) == data
+
+
+def test_without_a_queue_it_is_not_possible_now(
     mapping: Mapping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages = direct(mapping)
-
-    def borrow() -> aio.ReadQueue:
-        raise OSError(errno.EAGAIN, "aio-max-nr")
-
-    monkeypatch.setattr(direct_pages, "borrow_queue", borrow)
+    monkeypatch.setattr(aio, "_idle", [])
+    Injected(monkeypatch, "syscall", errno.EAGAIN)
+    assert not pages.is_possible()
+    # Who had asked before the others took them all reads through the cache.
     assert read_all(pages) == Path(mapping.path).read_bytes()
-    assert pages.is_possible()  # others may give theirs back
+    monkeypatch.undo()
+    assert pages.is_possible()
 
 
 def test_a_file_system_without_direct_reads(

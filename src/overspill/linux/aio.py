@@ -10,10 +10,13 @@ against /proc/sys/fs/aio-max-nr, which all processes of the machine share.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import mmap
 import os
 import platform
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -82,13 +85,8 @@ class ReadQueue:
         done = found[:count].view(np.int64)
         return done[:, 0].copy(), done[:, 2].copy()
 
-    def drain(self) -> None:
-        """Wait until nothing is in flight: memory may be freed only then."""
-        while self.in_flight:
-            self.wait(self.in_flight)
-
     def close(self) -> None:
-        """Give the queue back to the kernel; takes some 10 ms."""
+        """Give the queue back to the kernel, once nothing is in flight any more; some 10 ms."""
         libc.system_call(self._destroy, self._context)
 
 
@@ -119,38 +117,63 @@ def fill_requests(
     requests[:, OFFSET_WORD] = offsets
 
 
+def read_memory(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Memory for reads to go into: (nbytes,), from the start of a page on.
+
+    A mapping of its own and not of the heap: should it be freed with a read in flight, after an
+    interrupt in the wrong moment, the kernel still holds its pages, and nobody else has them. A
+    child forked meanwhile has none of it, or a read might go into the copy that the child shares.
+    """
+    held = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    held.madvise(mmap.MADV_DONTFORK)
+    return np.frombuffer(held, np.uint8)
+
+
 @functools.cache
 def reads_asynchronously() -> bool:
     """Whether this process may have a queue; probed once, inherited by a fork."""
     if not (libc.SUPPORTED and platform.machine() in _NUMBERS and hasattr(os, "O_DIRECT")):
         return False
+    return has_queue()
+
+
+def has_queue() -> bool:
+    """Whether a queue is to be had now: all processes of the machine share aio-max-nr."""
     try:
-        give_back(borrow_queue())
+        with borrowed_queue():
+            return True
     except OSError:
         return False
-    return True
 
 
 _idle: list[ReadQueue] = []
 os.register_at_fork(after_in_child=_idle.clear)
 
 
-def borrow_queue() -> ReadQueue:
-    """A queue with nothing in flight, for one thread, until it is given back.
+@contextlib.contextmanager
+def borrowed_queue() -> Iterator[ReadQueue]:
+    """A queue with nothing in flight, for one thread and the span.
+
+    It serves again only where the span ended well. A signal's handler may raise between a system
+    call and what is written down of it, after which nobody knows what is in flight: such a queue
+    is destroyed, for which the kernel waits until its last read has ended.
 
     Raises:
         OSError: The kernel gives none.
     """
     try:
-        return _idle.pop()
+        queue = _idle.pop()
     except IndexError:
-        return ReadQueue()
-
-
-def give_back(queue: ReadQueue) -> None:
-    """Wait for what is in flight, and keep the queue for the next who borrows one."""
-    queue.drain()
-    _idle.append(queue)
+        queue = ReadQueue()
+    try:
+        yield queue
+    except BaseException:
+        queue.close()
+        raise
+    if queue.in_flight:
+        queue.close()
+    else:
+        _idle.append(queue)
 
 
 def _numbers() -> tuple[int, int, int, int]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import mmap
 import os
 from collections import deque
 from collections.abc import Generator, Iterator
@@ -27,9 +26,10 @@ from overspill.linux.aio import (
     DEPTH,
     REQUEST_WORDS,
     ReadQueue,
-    borrow_queue,
+    borrowed_queue,
     fill_requests,
-    give_back,
+    has_queue,
+    read_memory,
     reads_asynchronously,
 )
 from overspill.linux.fetch import PAGE_BYTES, reopened
@@ -74,8 +74,9 @@ class DirectPages:
         self._refused = False
 
     def is_possible(self) -> bool:
-        """Whether the system can do it, and the file system, so far as is known, too."""
-        return not self._refused and PAGE_BYTES % 4096 == 0 and reads_asynchronously()
+        """Whether the system can do it now, and the file system, so far as is known, too."""
+        possible = not self._refused and PAGE_BYTES % 4096 == 0 and reads_asynchronously()
+        return possible and has_queue()
 
     def read(self, ranges: Ranges) -> Generator[_Bytes]:
         """Read windows of page ranges, the next ones under way meanwhile.
@@ -94,11 +95,7 @@ class DirectPages:
             StaleFileError: The file was cut, replaced or removed.
             MappingError: The disk refused to read.
         """
-        size = WINDOW_PAGES * PAGE_BYTES
-        held = mmap.mmap(-1, _WINDOWS * size)
-        # A page that a fork in another thread shares might be read into the child's copy of it.
-        held.madvise(mmap.MADV_DONTFORK)
-        memory = np.frombuffer(held, np.uint8).reshape(_WINDOWS, size)
+        memory = read_memory(_WINDOWS * WINDOW_PAGES * PAGE_BYTES).reshape(_WINDOWS, -1)
         with contextlib.ExitStack() as stack:
             pump = self._pump(memory, stack)
             if pump is None:
@@ -116,10 +113,9 @@ class DirectPages:
     def _pump(self, memory: _Bytes, stack: contextlib.ExitStack) -> _Pump | None:
         """What keeps a queue full; None where there is none, or no direct descriptor."""
         try:
-            queue = borrow_queue()
-        except OSError:  # other processes have taken all that there are
+            queue = stack.enter_context(borrowed_queue())
+        except OSError:  # other processes have just taken all that there are
             return None
-        stack.callback(give_back, queue)
         try:
             fd = stack.enter_context(reopened(self._mapping, flags=os.O_DIRECT))
         except MappingError as error:

@@ -10,6 +10,7 @@ a block each; the interpreter then sets a limit of its own, and the way is told 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
@@ -27,9 +28,9 @@ from overspill.linux.aio import (
     OFFSET_WORD,
     REQUEST_WORDS,
     ReadQueue,
-    borrow_queue,
+    borrowed_queue,
     fill_requests,
-    give_back,
+    read_memory,
     reads_asynchronously,
 )
 from overspill.linux.blocks import refused
@@ -104,17 +105,14 @@ def read_randomly(
 
 
 def _read(fd: int, offsets: _Ids, seconds: float, depth: int, direct: bool) -> RandomReads:
-    queue = _borrowed() if direct else None
-    begin = time.perf_counter()
-    if queue is None:
-        count = _read_by_threads(fd, offsets, begin + seconds)
-        return RandomReads(count, time.perf_counter() - begin, "threads", direct)
-    flight = _Flight(queue, fd, depth)
-    try:
-        count = flight.read_until(offsets, begin + seconds)
-    finally:
-        give_back(queue)  # waits: the kernel writes into the memory until the last read has ended
-    return RandomReads(count, time.perf_counter() - begin, "asynchronous", direct)
+    with contextlib.ExitStack() as stack:
+        queue = _borrowed(stack) if direct else None
+        begin = time.perf_counter()
+        if queue is None:
+            count = _read_by_threads(fd, offsets, begin + seconds)
+            return RandomReads(count, time.perf_counter() - begin, "threads", direct)
+        count = _Flight(queue, fd, depth).read_until(offsets, begin + seconds)
+        return RandomReads(count, time.perf_counter() - begin, "asynchronous", direct)
 
 
 class _Flight:
@@ -122,7 +120,7 @@ class _Flight:
 
     def __init__(self, queue: ReadQueue, fd: int, depth: int) -> None:
         self._queue, self._depth = queue, depth
-        self._memory = aligned_bytes(depth * BLOCK_BYTES)
+        self._memory = read_memory(depth * BLOCK_BYTES)
         self._requests = np.empty((depth, REQUEST_WORDS), np.uint64)
         places = np.arange(depth)
         fill_requests(
@@ -166,11 +164,11 @@ class _Flight:
         return places
 
 
-def _borrowed() -> ReadQueue | None:
+def _borrowed(stack: contextlib.ExitStack) -> ReadQueue | None:
     if not reads_asynchronously():
         return None
     try:
-        return borrow_queue()
+        return stack.enter_context(borrowed_queue())
     except OSError:  # others hold all that the system gives
         return None
 
