@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from capabilities import requires
 from confined import make_cold
 from overspill.errors import StaleFileError
 from overspill.graph import paged
-from overspill.graph.cache_use import CacheUse
 from overspill.graph.paged import BLOCK_ITEMS, PagedArray
 from overspill.graph.warm import warm_reading
 from overspill.linux.cache import release_mapped
@@ -22,26 +20,17 @@ from overspill.linux.device_reads import device_bytes_read
 from overspill.linux.fetch import PageFetcher
 from overspill.linux.pages import resident_bytes, resident_pages
 from overspill.linux.safe_read import SafeReader
+from paged_arrays import opened, random_rows
 from small_graphs import write_array
 
 FETCHES = ["process_madvise", "fadvise", "pread"]
 READS = ["process_vm_readv", "preadv"]
 
 
-def opened(path: Path, rows: np.ndarray) -> PagedArray:
-    record = write_array(path, rows)
-    nbytes = rows.nbytes // max(len(rows), 1)
-    return PagedArray(path, record, stride_bytes=nbytes, span_bytes=nbytes)
-
-
 def make_warm(array: PagedArray) -> None:
     """Writing leaves a file out of the cache."""
     assert len(Path(array.mapping.path).read_bytes()) == array.mapping.nbytes
     assert resident_pages(array.mapping.address, array.mapping.nbytes).all()
-
-
-def random_rows(count: int, width: int, dtype: type = np.uint8) -> np.ndarray:
-    return np.random.default_rng(count).integers(0, 200, (count, width), np.uint8).astype(dtype)
 
 
 @pytest.mark.parametrize(
@@ -285,76 +274,6 @@ def test_opening_reads_nothing(tmp_path: Path) -> None:
     payload = array.mapping.address + array.payload_offset
     # The header was read, and the kernel reads ahead from it; what lies beyond was not.
     assert not resident_pages(payload, 512_000)[64:].any()
-
-
-ROOM = 1 << 20
-
-
-def of_a_cache(array: PagedArray, room_bytes: int | None) -> None:
-    array._cache = CacheUse(array.mapping.nbytes, lambda: room_bytes)
-
-
-@requires("aio")
-@pytest.mark.parametrize("width", [512, 5000, 300])
-def test_a_file_far_larger_than_the_cache_is_read_past_it(tmp_path: Path, width: int) -> None:
-    rows = random_rows(16 * ROOM // width, width)
-    array = opened(tmp_path / "rows", rows)
-    of_a_cache(array, ROOM)
-    rng = np.random.default_rng(3)
-    make_cold(tmp_path / "rows")
-    held = []
-    for _ in range(4):
-        ids, places = rng.integers(0, len(rows), 150), rng.permutation(200)[:150]
-        out = np.full((200, width), 255, np.uint8)
-        array.take(ids, out, places=places)
-        np.testing.assert_array_equal(out[places], rows[ids])
-        assert (np.delete(out, places, axis=0) == 255).all()
-        held.append(resident_bytes(array.mapping.address, array.mapping.nbytes))
-    # The first found out that nothing is found again; what it left stays for who else wants it.
-    assert held[0] > 0 and held[1:] == held[:1] * 3
-    assert array.pages_asked > 3 * 140
-
-
-@requires("aio")
-def test_rows_that_are_wanted_again_stay_in_the_cache(tmp_path: Path) -> None:
-    rows = random_rows(16 * ROOM // 512, 512)
-    array = opened(tmp_path / "rows", rows)
-    of_a_cache(array, ROOM)
-    make_cold(tmp_path / "rows")
-    out = np.empty((900, 512), np.uint8)
-    for _ in range(6):
-        array.take(np.arange(0, 900 * 16, 16), out)
-        np.testing.assert_array_equal(out, rows[: 900 * 16 : 16])
-    assert array.pages_asked <= 1800  # known by now, or asked for twice
-
-
-def test_a_file_that_the_cache_holds_is_read_whole_in_the_end(tmp_path: Path) -> None:
-    rows = random_rows(4 * ROOM // 512, 512)
-    array = opened(tmp_path / "rows", rows)
-    of_a_cache(array, 16 * ROOM)
-    assert array.fits_cache()
-    make_cold(tmp_path / "rows")
-    rng = np.random.default_rng(1)
-    for _ in range(3):
-        ids = rng.integers(0, len(rows), 300)
-        out = np.empty((300, 512), np.uint8)
-        array.take(ids, out)
-        np.testing.assert_array_equal(out, rows[ids])
-    assert array.pages_asked < 900
-    assert resident_pages(array.mapping.address, array.mapping.nbytes).mean() > 0.9
-
-
-def test_where_the_room_is_unknown_the_cache_is_used(tmp_path: Path) -> None:
-    rows = random_rows(16 * ROOM // 512, 512)
-    array = opened(tmp_path / "rows", rows)
-    of_a_cache(array, None)
-    make_cold(tmp_path / "rows")
-    before = resident_bytes(array.mapping.address, array.mapping.nbytes)
-    for start in range(3):
-        array.take(np.arange(start * 900, start * 900 + 900) * 8, np.empty((900, 512), np.uint8))
-        held = resident_bytes(array.mapping.address, array.mapping.nbytes)
-        assert held > before
-        before = held
 
 
 def test_where_residency_is_hidden_pages_are_always_asked_for(

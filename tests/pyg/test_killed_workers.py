@@ -8,6 +8,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import pytest
+from torch.utils.data import DataLoader, Dataset
 
 from overspill.pyg import killed_workers
 from overspill.pyg.killed_workers import WorkerBatches
@@ -62,14 +63,31 @@ def test_a_batch_that_its_killed_maker_cannot_hand_over_names_the_worker(
     killing.join()
 
 
-def test_what_the_callers_code_raised_in_a_worker_that_lives_stays_what_it_is(
+def test_where_all_workers_live_it_stays_what_it_is(
     workers: list[BaseProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(killed_workers, "_LAST_MOMENTS_S", 0.1)
-    batches = WorkerBatches(Fetching(workers, EOFError("Caught in worker 0")))
+    batches = WorkerBatches(Fetching(workers, EOFError("no more")))
     assert next(batches) == 7
-    with pytest.raises(EOFError, match="Caught in worker 0"):
+    with pytest.raises(EOFError, match="no more"):
         next(batches)
+
+
+class Short(Dataset[int]):
+    def __getitem__(self, index: int) -> int:
+        raise EOFError("the caller's file ends here")
+
+
+def test_what_the_callers_own_code_raised_is_raised_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def waited(*_: object) -> None:
+        raise AssertionError("nobody has ended")
+
+    monkeypatch.setattr(killed_workers, "wait", waited)
+    loader = DataLoader(Short(), batch_size=None, sampler=[0], num_workers=1)
+    with pytest.raises(EOFError, match="the caller's file ends here"):
+        next(WorkerBatches(iter(loader)))
 
 
 def test_the_end_is_the_end() -> None:

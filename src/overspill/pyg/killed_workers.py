@@ -30,9 +30,11 @@ class WorkerBatches:
         try:
             return next(self.inner)
         except (EOFError, ConnectionError) as error:
+            if str(error).startswith("Caught "):
+                raise  # of the caller's own code, as torch hands it on from a worker
             ended = _ended(getattr(self.inner, "_workers", []))
             if ended is None:
-                raise  # of the caller's own code in a worker
+                raise
             raise RuntimeError(
                 f"DataLoader worker (pid {ended.pid}) ended with exit code {ended.exitcode} before "
                 "its batch was fetched"
