@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from overspill.cli.doctor.finding import Finding, Remedy, Severity
 from overspill.cli.doctor.machine import Machine, Memory
 from overspill.cli.doctor.remedies import larger_shm, more_memory, sized
-from overspill.cli.doctor.software import overflows_by_bus_error
 from overspill.units import format_bytes
 
 _MIB, _GIB = 1 << 20, 1 << 30
@@ -131,13 +130,12 @@ def shm_findings(machine: Machine) -> Iterator[Finding]:
 def _small_shm(machine: Machine) -> Finding:
     total = machine.shm.total_bytes or 0
     limit = machine.memory.limit_bytes or machine.memory.total_bytes or 2 * _LARGE_SHM_BYTES
-    dies = "a bus error" if overflows_by_bus_error(machine.versions) else "an error"
     return Finding(
         check="shm",
         severity=_severity_of_full(machine) if total < _TOO_SMALL_SHM_BYTES else "advice",
         measured=f"{machine.shm.path} has {_size(total)} in all",
         why="Batches of loader workers go through it, two a worker, up to some hundred MiB each: "
-        f"a DataLoader that fills it dies of {dies}. Or let them go through files: "
+        "a DataLoader that fills it dies of an error. Or let them go through files: "
         "OVERSPILL_SPILL_BATCHES=1.",
         remedy=larger_shm(machine.surroundings, max(_GIB, min(_LARGE_SHM_BYTES, limit // 2))),
     )

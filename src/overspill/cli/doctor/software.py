@@ -69,77 +69,25 @@ class Fault:
         return missing and all(one.holds(versions) for one in self.where)
 
 
-_SHM_NOT_RESERVED = Fault(
-    where=(Range(package="torch", before="2.10"),),
-    what="Shared memory is not reserved: a full /dev/shm ends the process with a bus error, which "
-    "no program can catch, instead of an exception.",
-    remedy=Remedy("pip install --upgrade 'torch>=2.10'"),
-    sources=(
-        "https://github.com/pytorch/pytorch/issues/5040",
-        "https://github.com/pytorch/pytorch/pull/161910",
-        "https://github.com/ultralytics/ultralytics/pull/26086",  # measured: 2.7 to 2.14
-    ),
-)
+# What is older has faults of its own, of which one cure is told: a version that Overspill takes.
+LEAST_VERSIONS = {"torch": "2.13.0", "torch_geometric": "2.7.0"}
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
-        where=(Range(package="torch", before="2.4"),),
+        where=(Range(package="torch", before=LEAST_VERSIONS["torch"]),),
         severity="problem",
-        what="Overspill is made for torch 2.4 and later.",
-        remedy=Remedy("pip install --upgrade torch"),
-        sources=("Overspill's own requirements",),
-    ),
-    _SHM_NOT_RESERVED,
-    # The report is of 28 February 2026, after the branch of 2.11; 2.13 names the true cause.
-    Fault(
-        where=(Range(package="torch", since="2.10", before="2.12"),),
-        what="Where /dev/shm is full the error may name a wrong cause, or none be raised: the "
-        "number of an earlier failure is read.",
-        remedy=Remedy("pip install --upgrade 'torch>=2.13'"),
-        sources=("https://github.com/pytorch/pytorch/issues/176069",),
-    ),
-    Fault(
-        where=(Range(package="torch", before="2.10"),),
-        what="torch.load may run code of a checkpoint that others made, also with "
-        "weights_only=True (CVE-2026-24747; before 2.6 CVE-2025-32434).",
-        remedy=Remedy("pip install --upgrade 'torch>=2.10'"),
-        sources=(
-            "https://github.com/pytorch/pytorch/security/advisories/GHSA-63cw-57p8-fm3p",
-            "https://github.com/pytorch/pytorch/security/advisories/GHSA-53q9-r3pm-6pq6",
-        ),
-    ),
-    Fault(
-        where=(Range(package="torch", since="2.9.0", before="2.9.1"),),
-        what="F.conv3d on bfloat16 takes far more memory of the GPU than before.",
-        remedy=Remedy("pip install --upgrade 'torch>=2.9.1'"),
-        sources=("https://github.com/pytorch/pytorch/issues/166643",),
-    ),
-    Fault(
-        where=(Range(package="torch_geometric", before="2.5"),),
-        severity="problem",
-        what="overspill.pyg is made for PyG 2.5 and later.",
-        remedy=Remedy("pip install --upgrade torch_geometric"),
+        what=f"Overspill needs torch {LEAST_VERSIONS['torch']} or later.",
+        remedy=Remedy(f"pip install --upgrade 'torch>={LEAST_VERSIONS['torch']}'"),
         sources=("Overspill's own requirements",),
     ),
     Fault(
-        where=(Range(package="torch_geometric", since="2.5.0", before="2.5.1"),),
-        what="On a read-only file system every MessagePassing layer raises OSError.",
-        remedy=Remedy("pip install --upgrade 'torch_geometric>=2.5.1'"),
-        sources=(
-            "https://github.com/pyg-team/pytorch_geometric/issues/9025",
-            "https://github.com/pyg-team/pytorch_geometric/pull/9032",
-        ),
-    ),
-    Fault(
-        where=(
-            Range(package="torch_geometric", before="2.6"),
-            Range(package="torch", since="2.6"),
-        ),
+        where=(Range(package="torch_geometric", before=LEAST_VERSIONS["torch_geometric"]),),
         severity="problem",
-        what="PyG's own datasets do not load: this torch reads tensors alone unless it is told "
-        "otherwise, and this PyG does not tell it.",
-        remedy=Remedy("pip install --upgrade 'torch_geometric>=2.6'"),
-        sources=("https://github.com/pyg-team/pytorch_geometric/pull/9618",),
+        what=f"overspill.pyg needs PyG {LEAST_VERSIONS['torch_geometric']} or later.",
+        remedy=Remedy(
+            f"pip install --upgrade 'torch_geometric>={LEAST_VERSIONS['torch_geometric']}'"
+        ),
+        sources=("Overspill's own requirements",),
     ),
     # Mended in its repository; no release has it as far as is known, 1.3.6 being the last.
     Fault(
@@ -157,7 +105,7 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     Fault(
-        where=(Range(package="torch_geometric", since="2.5"),),
+        where=(Range(package="torch_geometric", since=LEAST_VERSIONS["torch_geometric"]),),
         without=("pyg_lib", "torch_sparse"),
         what="PyG's own NeighborLoader raises ImportError without pyg_lib or torch_sparse; "
         "Overspill's needs neither.",
@@ -188,11 +136,6 @@ def software_findings(versions: Versions) -> Iterator[Finding]:
                 sources=fault.sources,
             )
     yield from _foreign_extensions(versions)
-
-
-def overflows_by_bus_error(versions: Versions) -> bool:
-    """Whether the installed torch dies where /dev/shm is full."""
-    return _SHM_NOT_RESERVED.applies(versions)
 
 
 def _foreign_extensions(versions: Versions) -> Iterator[Finding]:
