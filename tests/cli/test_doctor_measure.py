@@ -62,7 +62,7 @@ def test_a_group_of_version_2(system: FakeSystem) -> None:
     assert held.clean_file_bytes == 340 * MIB
     assert held.available_bytes == 440 * MIB  # the headroom, less than what the machine has
     assert held.kills == 4
-    assert held.total_bytes == 99 << 10
+    assert held.total_bytes == 128 << 30
     assert measure_processors(system.proc).quota == 1.5
 
 
@@ -100,7 +100,7 @@ def test_without_a_limit_the_machine_is_told(system: FakeSystem, version: str) -
     held = measure_memory(system.proc)
     assert (held.group, held.limit_bytes, held.kills) == (None, None, None)
     assert held.available_bytes == 800 * MIB
-    assert held.total_bytes == 99 << 10 and held.usage_bytes == 98 << 10
+    assert held.total_bytes == 128 << 30 and held.usage_bytes == (128 << 30) - 1024
     assert measure_processors(system.proc).quota is None
 
 

@@ -16,6 +16,7 @@ class FakeSystem:
 
     base: Path
     available_bytes: int = 64 << 30
+    total_bytes: int = 128 << 30
     mounts: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
 
@@ -25,8 +26,9 @@ class FakeSystem:
         (proc / "self").mkdir(parents=True, exist_ok=True)
         (proc / "self" / "cgroup").write_text("\n".join(self.groups) + "\n")
         (proc / "self" / "mountinfo").write_text("\n".join(self.mounts) + "\n")
-        total = f"MemTotal: 99 kB\nMemFree: 1 kB\nMemAvailable: {self.available_bytes // 1024} kB\n"
-        (proc / "meminfo").write_text(total)
+        told = {"MemTotal": self.total_bytes, "MemFree": 1024, "MemAvailable": self.available_bytes}
+        lines = [f"{name}: {nbytes // 1024} kB\n" for name, nbytes in told.items()]
+        (proc / "meminfo").write_text("".join(lines))
         return proc
 
     def mount(self, name: str, kind: str, *, root: str = "/", options: str = "rw") -> Path:

@@ -122,6 +122,24 @@ def test_memory_high_binds_where_it_is_lower(system: FakeSystem) -> None:
     assert headroom(system) == 90 * MIB
 
 
+def test_a_limit_above_the_machines_memory_is_none(system: FakeSystem) -> None:
+    system.groups = ["0::/pod/job"]
+    system.total_bytes, system.available_bytes = 8 << 30, 3 << 30
+    root = system.mount("cgroup", "cgroup2")
+    pod, job = v2_group(root / "pod", 20 << 30, 6 << 30), v2_group(root / "pod/job", 9 << 30, MIB)
+    assert binding_memory_group(system.proc) is None
+    assert available_memory_bytes(system.proc) == 3 << 30
+    (own,) = memory_groups(system.proc)
+    assert (own.path, own.limit_bytes) == (str(job), None)
+    (pod / "memory.high").write_text(f"{8 << 30}\n")  # equal: lxcfs tells the limit as MemTotal
+    binding = binding_memory_group(system.proc)
+    assert binding is not None
+    assert (binding.path, binding.limit_bytes) == (str(pod), 8 << 30)
+    (system.base / "proc/meminfo").unlink()  # unknown: every limit counts
+    (own, _) = memory_groups(system.base / "proc")
+    assert own.limit_bytes == 9 << 30
+
+
 def test_a_group_over_its_limit_has_no_headroom(system: FakeSystem) -> None:
     system.groups = ["0::/a"]
     v2_group(system.mount("cgroup", "cgroup2") / "a", 10 * MIB, 12 * MIB)

@@ -9,6 +9,8 @@ import pytest
 
 from linux.fake_trees import MIB, FakeSystem, v1_group, v2_group
 from overspill.errors import UnavailableError
+from overspill.linux.cgroups import binding_memory_group
+from overspill.linux.machine_memory import machine_memory
 from overspill.linux.processes import process_tree_memory
 from overspill.recording.memory_sources import BindingMemory, TreeMemory
 
@@ -67,8 +69,8 @@ def test_v1_binds_too(tmp_path: Path) -> None:
     assert (use.path, use.anon_bytes, use.clean_file_bytes) == (str(group), 30 * MIB, 10 * MIB)
 
 
-@pytest.mark.parametrize("limit", [None, "max", 8 * GIB, 20 * GIB])
-def test_without_a_limit_below_the_machines_it_is_the_machine(
+@pytest.mark.parametrize("limit", [None, "max", 20 * GIB])
+def test_without_a_limit_within_the_machines_it_is_the_machine(
     tmp_path: Path, limit: int | str | None
 ) -> None:
     system = FakeSystem(tmp_path)
@@ -79,6 +81,19 @@ def test_without_a_limit_below_the_machines_it_is_the_machine(
     assert memory.kill_count() == 0
     assert (use.limit_bytes, use.usage_bytes, use.anon_bytes) == (8 * GIB, 4 * GIB, MIB)
     assert use.path.endswith("/meminfo")
+
+
+@pytest.mark.parametrize("limit", [7 * GIB, 8 * GIB, 9 * GIB])
+def test_a_recording_names_the_group_that_everything_else_names(tmp_path: Path, limit: int) -> None:
+    system = FakeSystem(tmp_path)
+    root = system.mount("cg", "cgroup2")
+    v2_group(root / "pod", limit, 6 * GIB)
+    v2_group(root / "pod/job", 20 * GIB, MIB)
+    system.groups.append("0::/pod/job")
+    proc = machine(system)
+    binding = binding_memory_group(proc)
+    assert BindingMemory(proc).read() == (binding or machine_memory(proc=proc))
+    assert (binding is None) == (limit > 8 * GIB)
 
 
 def test_a_limit_that_is_lifted_and_a_group_that_goes(nested: tuple[Path, Path, Path]) -> None:

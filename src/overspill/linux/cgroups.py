@@ -2,7 +2,8 @@
 
 /proc/self/cgroup gives the group's path within each hierarchy and /proc/self/mountinfo where that
 hierarchy is mounted and from which root; the two together give a directory. Every ancestor up to
-the mount binds too, and the tightest decides. "max" and v1's huge number mean no limit.
+the mount binds too, and the tightest decides. "max", v1's huge number and whatever is more than the
+machine's memory mean no limit.
 
 Clean page cache is reclaimed before anything is killed, so it counts as headroom; dirty pages,
 pages under write-back and shmem are not free to take and do not. Every reader takes the root of
@@ -11,16 +12,16 @@ pages under write-back and shmem are not free to take and do not. Every reader t
 
 from __future__ import annotations
 
-import errno
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from overspill.errors import UnavailableError
+from overspill.linux.kernel_fields import read_fields
 from overspill.linux.mounts import Mount, read_mounts
-from overspill.linux.remedies import OPEN_FILES
 
 PROC = Path("/proc")
 # v1 writes "no limit" as the largest page count in bytes, which depends on the page size.
@@ -69,10 +70,10 @@ def memory_groups(proc: Path = PROC) -> list[MemoryUse]:
         The own group first, with or without a limit, then outwards. Empty where no memory
         controller is mounted, or none of it can be read.
     """
-    found = []
+    found, machine_bytes = [], _machine_bytes(proc)
     for directories in memory_directories(proc):
         for depth, directory in enumerate(directories):
-            use = read_group(directory)
+            use = read_group(directory, machine_bytes=machine_bytes)
             if use is not None and (depth == 0 or use.limit_bytes is not None):
                 found.append(use)
     return found
@@ -80,7 +81,12 @@ def memory_groups(proc: Path = PROC) -> list[MemoryUse]:
 
 def binding_memory_group(proc: Path = PROC) -> MemoryUse | None:
     """The one with the smallest headroom, own group or ancestor; None where nothing limits."""
-    limited = [use for use in memory_groups(proc) if use.limit_bytes is not None]
+    return tightest_group(memory_groups(proc))
+
+
+def tightest_group(uses: Iterable[MemoryUse]) -> MemoryUse | None:
+    """Of several groups the one with the smallest headroom; None where nothing limits."""
+    limited = [use for use in uses if use.limit_bytes is not None]
     return min(limited, key=lambda use: use.headroom_bytes or 0, default=None)
 
 
@@ -121,19 +127,29 @@ def memory_directories(proc: Path = PROC) -> list[list[Path]]:
     return _directories_of("memory", proc)
 
 
-def read_group(directory: Path) -> MemoryUse | None:
-    """Read one memory group; None where it keeps no account (v2's root) or cannot be read."""
+def read_group(directory: Path, *, machine_bytes: int | None = None) -> MemoryUse | None:
+    """Read one memory group.
+
+    Args:
+        directory: Its directory.
+        machine_bytes: The machine's memory; a limit above it is none. One that is equal binds:
+            where /proc/meminfo is made up from the group's limit (lxcfs), the group is what kills.
+
+    Returns:
+        Its use; None where it keeps no account (v2's root) or cannot be read.
+    """
+    most_bytes = _NO_LIMIT_BYTES - 1 if machine_bytes is None else machine_bytes
     usage = _number(directory / "memory.current")
     if usage is not None:
         limits = [_number(directory / name) for name in ("memory.max", "memory.high")]
-        return _use(directory, usage, limits, prefix="")
+        return _use(directory, usage, _least(limits, most_bytes), prefix="")
     usage = _number(directory / "memory.usage_in_bytes")
     if usage is None:
         return None
     # The kernel's own minimum over the ancestors, also those that are not visible from here.
     inherited = _statistics(directory).get("hierarchical_memory_limit")
     limits = [_number(directory / "memory.limit_in_bytes"), inherited]
-    return _use(directory, usage, limits, prefix="total_")
+    return _use(directory, usage, _least(limits, most_bytes), prefix="total_")
 
 
 def kill_count(directory: Path) -> int | None:
@@ -153,7 +169,11 @@ def kill_count(directory: Path) -> int | None:
     return None
 
 
-def _use(directory: Path, usage: int, limits: list[int | None], *, prefix: str) -> MemoryUse:
+def _least(limits: list[int | None], most_bytes: int) -> int | None:
+    return min((one for one in limits if one is not None and one <= most_bytes), default=None)
+
+
+def _use(directory: Path, usage: int, limit: int | None, *, prefix: str) -> MemoryUse:
     held = _statistics(directory)
 
     def of(*names: str) -> int:
@@ -167,9 +187,8 @@ def _use(directory: Path, usage: int, limits: list[int | None], *, prefix: str) 
     clean = of("file", "cache") - shmem
     if prefix + "inactive_file" in held:  # leaves out what mlock holds
         clean = min(clean, of("inactive_file") + of("active_file"))
-    real = [limit for limit in limits if limit is not None and limit < _NO_LIMIT_BYTES]
     return MemoryUse(
-        limit_bytes=min(real, default=None),
+        limit_bytes=limit,
         usage_bytes=usage,
         anon_bytes=of("anon", "rss"),
         shmem_bytes=shmem,
@@ -271,24 +290,15 @@ def _quota(directory: Path) -> float | None:
     return quota / period
 
 
+def _machine_bytes(proc: Path) -> int | None:
+    with suppress(UnavailableError):
+        return read_fields(proc / "meminfo", wanted="the machine's memory").get("MemTotal")
+    return None
+
+
 def _system_available(proc: Path) -> int:
     path = proc / "meminfo"
-    found = {}
-    try:
-        text = path.read_text(errors="replace")
-    except OSError as error:
-        number = error.errno or errno.EIO
-        raise UnavailableError(
-            f"the system's available memory cannot be read: {os.strerror(number)}",
-            path=str(path),
-            errno=number,
-            remedy=OPEN_FILES.get(number, "mount /proc, and let it be read"),
-        ) from error
-    for line in text.splitlines():
-        name, _, rest = line.partition(":")
-        words = rest.split()
-        if words and words[0].isdigit():
-            found[name] = int(words[0]) * 1024
+    found = read_fields(path, wanted="the system's available memory cannot be read")
     if "MemAvailable" in found:
         return found["MemAvailable"]
     if "MemFree" in found:  # before Linux 3.14

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from pathlib import Path
 
 from overspill.errors import UnavailableError
 from overspill.linux.cgroups import PROC, MemoryUse
-from overspill.linux.remedies import OPEN_FILES
+from overspill.linux.kernel_fields import read_fields
 
 
 def machine_memory(*, proc: Path = PROC) -> MemoryUse:
@@ -25,17 +23,7 @@ def machine_memory(*, proc: Path = PROC) -> MemoryUse:
         UnavailableError: It cannot be read, or does not tell.
     """
     path = proc / "meminfo"
-    try:
-        text = path.read_text(errors="replace")
-    except OSError as error:
-        number = error.errno or errno.EIO
-        raise UnavailableError(
-            f"the machine's memory cannot be read: {os.strerror(number)}",
-            path=str(path),
-            errno=number,
-            remedy=OPEN_FILES.get(number, "mount /proc, and let it be read"),
-        ) from error
-    held = _kibibytes(text)
+    held = read_fields(path, wanted="the machine's memory cannot be read")
     if "MemTotal" not in held or "MemFree" not in held:
         raise UnavailableError(
             "the machine does not tell its memory",
@@ -55,14 +43,3 @@ def machine_memory(*, proc: Path = PROC) -> MemoryUse:
         writeback_bytes=writeback,
         path=str(path),
     )
-
-
-def _kibibytes(text: str) -> dict[str, int]:
-    """The lines "Name:  123 kB", in bytes."""
-    found = {}
-    for line in text.splitlines():
-        name, _, rest = line.partition(":")
-        words = rest.split()
-        if len(words) == 2 and words[1] == "kB":
-            found[name] = int(words[0]) * 1024
-    return found

@@ -12,11 +12,11 @@ from typing import Literal
 import psutil
 
 from overspill.errors import UnavailableError
+from overspill.linux.kernel_fields import read_fields
 from overspill.linux.paths import require_path
-from overspill.linux.remedies import OPEN_FILES
 
 PROC = Path("/proc")
-_REMEDIES = {**OPEN_FILES, errno.ENOENT: "the process has ended, or /proc is not mounted"}
+_REMEDIES = {errno.ENOENT: "the process has ended, or /proc is not mounted"}
 
 
 @dataclass(frozen=True)
@@ -199,21 +199,4 @@ def _directory(pid: int | None, proc: Path) -> Path:
 
 
 def _fields(path: Path) -> dict[str, int]:
-    """Read the lines "Name:  123 kB" of a /proc file, in bytes."""
-    try:
-        text = path.read_text(errors="replace")
-    except OSError as error:
-        number = error.errno or errno.EIO
-        raise UnavailableError(
-            f"the process cannot be looked at: {os.strerror(number)}",
-            path=str(path),
-            errno=number,
-            remedy=_REMEDIES.get(number, "let it read /proc (mounted, and without hidepid)"),
-        ) from error
-    found = {}
-    for line in text.splitlines():
-        name, _, rest = line.partition(":")
-        parts = rest.split()
-        if len(parts) == 2 and parts[1] == "kB":
-            found[name] = int(parts[0]) * 1024
-    return found
+    return read_fields(path, wanted="the process cannot be looked at", remedies=_REMEDIES)

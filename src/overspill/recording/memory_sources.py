@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Protocol
 
 from overspill.errors import UnavailableError
-from overspill.linux.cgroups import PROC, MemoryUse, kill_count, memory_directories, read_group
+from overspill.linux.cgroups import (
+    PROC,
+    MemoryUse,
+    kill_count,
+    memory_directories,
+    read_group,
+    tightest_group,
+)
 from overspill.linux.machine_memory import machine_memory
 from overspill.linux.processes import process_tree_memory
 
@@ -27,8 +34,8 @@ class BindingMemory:
     """The limited control group with the least headroom, own or ancestor; else the machine.
 
     Which groups there are is found once: a program that is moved to another group goes on being
-    told of the one that it was in. Which of them binds may change. A limit that is no lower than
-    the machine's memory is none.
+    told of the one that it was in. Which of them binds may change. What binds is what
+    `binding_memory_group` says, but of two that are about level the one before stays.
 
     Args:
         proc: Where /proc is.
@@ -39,10 +46,10 @@ class BindingMemory:
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
-        self._machine_bytes = machine_memory(proc=proc).limit_bytes or 0
+        self._machine_bytes = machine_memory(proc=proc).limit_bytes
         places = [place for places in memory_directories(proc) for place in places]
-        uses = [(place, read_group(place)) for place in places]
-        self._directories = [place for place, use in uses if use is not None and self._binds(use)]
+        uses = [(place, self._read_group(place)) for place in places]
+        self._directories = [place for place, use in uses if use and use.limit_bytes is not None]
         self._bound: str | None = None
 
     def read(self) -> MemoryUse:
@@ -53,16 +60,16 @@ class BindingMemory:
         """
         if not self._directories:
             return machine_memory(proc=self._proc)
-        uses = [use for place in self._directories if (use := read_group(place)) is not None]
+        uses = [use for place in self._directories if (use := self._read_group(place))]
         if not uses:
             raise UnavailableError(
                 "the memory group cannot be read any more", path=str(self._directories[0])
             )
-        binding = [use for use in uses if self._binds(use)]
-        if not binding:  # the limit was lifted
+        least = tightest_group(uses)
+        if least is None:  # the limit was lifted
             return machine_memory(proc=self._proc)
-        least = min(binding, key=_headroom)
-        before = next((use for use in binding if use.path == self._bound), least)
+        limited = [use for use in uses if use.limit_bytes is not None]
+        before = next((use for use in limited if use.path == self._bound), least)
         # Two that are about level would take turns: clearly less, or the one before stays.
         if _headroom(least) + (least.limit_bytes or 0) // 64 < _headroom(before):
             before = least
@@ -73,8 +80,8 @@ class BindingMemory:
         """Kills in the group that bound at the last reading; 0 of the machine."""
         return 0 if self._bound is None else kill_count(Path(self._bound)) or 0
 
-    def _binds(self, use: MemoryUse) -> bool:
-        return use.limit_bytes is not None and use.limit_bytes < self._machine_bytes
+    def _read_group(self, place: Path) -> MemoryUse | None:
+        return read_group(place, machine_bytes=self._machine_bytes)
 
 
 class TreeMemory:
