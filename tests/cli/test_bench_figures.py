@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from overspill.cli.bench.advice import Surroundings, advised
+from overspill.cli.bench.advice import Conditions, advised
 from overspill.cli.bench.figures import LIMITS, MEASURES, build_traffic, summarised
 from overspill.cli.bench.sizes import FULL, QUICK, Sizes
 from overspill.cli.bench.verb import bench
@@ -27,7 +27,7 @@ HEALTHY = {
     "hand_over": 4_000.0,
     "build": 20e6,
 }
-QUIET = Surroundings(
+QUIET = Conditions(
     file_system="ext4",
     read_ahead_bytes=8 * MIB,
     read_ahead_setting="/sys/block/disk/queue/read_ahead_kb",

@@ -18,7 +18,7 @@ _LITTLE_MEMORY_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class Conditions:
     """What the figures depend on besides Overspill.
 
     Attributes:
@@ -27,7 +27,8 @@ class Surroundings:
         read_ahead_setting: The file that holds it.
         direct: Whether the file system has direct I/O.
         asynchronous: Whether random reads went through the kernel's queue, not through threads.
-        memory_share: Of a file just written, the share by which shared memory grew.
+        memory_share: Of what was just written, twice, the share by which the machine's shared
+            memory grew both times.
         load_per_cpu: Processes that ran or waited when the bench began, for each CPU.
         cpus: That may be used.
         available_bytes: Memory that may be used.
@@ -61,7 +62,7 @@ class Advice:
     remedy: str
 
 
-def advised(figures: Mapping[str, Figure], around: Surroundings) -> list[Advice]:
+def advised(figures: Mapping[str, Figure], around: Conditions) -> list[Advice]:
     """Say what is wrong, what weighs most first; nothing where all is well."""
     if around.memory_share >= DISGUISED_SHARE:
         # Nothing else that was measured is about a disk.
@@ -70,12 +71,13 @@ def advised(figures: Mapping[str, Figure], around: Surroundings) -> list[Advice]
     return [*causes, *_poor(figures, around, explained=bool(causes))]
 
 
-def _disguise(around: Surroundings) -> Advice:
+def _disguise(around: Conditions) -> Advice:
     return Advice(
         "memory",
-        f"this {around.file_system} keeps its files in memory: shared memory grew with what was "
-        "written, and counts against the memory limit",
-        "choose a directory on a disk: overspill bench --dir DIR, and OVERSPILL_DIR=DIR",
+        f"this {around.file_system} seems to keep its files in memory, which count against the "
+        "memory limit: the machine's shared memory grew with what was written, twice",
+        "choose a directory on a disk: overspill bench --dir DIR, and OVERSPILL_DIR=DIR; or, if "
+        "another program filled /dev/shm meanwhile, overspill bench again without it",
     )
 
 
@@ -98,7 +100,7 @@ def _slow_disk(figures: Mapping[str, Figure]) -> Iterator[Advice]:
         )
 
 
-def _busy(figures: Mapping[str, Figure], around: Surroundings) -> Iterator[Advice]:
+def _busy(figures: Mapping[str, Figure], around: Conditions) -> Iterator[Advice]:
     unsteady = [
         figure.kind.shown
         for figure in figures.values()
@@ -120,7 +122,7 @@ def _busy(figures: Mapping[str, Figure], around: Surroundings) -> Iterator[Advic
 
 
 def _poor(
-    figures: Mapping[str, Figure], around: Surroundings, *, explained: bool
+    figures: Mapping[str, Figure], around: Conditions, *, explained: bool
 ) -> Iterator[Advice]:
     for name, figure in figures.items():
         if not figure.is_poor:
@@ -138,7 +140,7 @@ def _poor(
         )
 
 
-def _spill(around: Surroundings) -> tuple[str, str] | None:
+def _spill(around: Conditions) -> tuple[str, str] | None:
     if not around.direct:
         return (
             f"{around.file_system} has no direct I/O here, so every byte goes through the page "
@@ -148,7 +150,7 @@ def _spill(around: Surroundings) -> tuple[str, str] | None:
     return _little_memory(around) or _few_cpus(around)
 
 
-def _mapped(around: Surroundings) -> tuple[str, str] | None:
+def _mapped(around: Conditions) -> tuple[str, str] | None:
     held, setting = around.read_ahead_bytes, around.read_ahead_setting
     if held is not None and setting is not None and held < GOOD_BYTES:
         why = window_fault(held, slow_in_order=True)
@@ -156,7 +158,7 @@ def _mapped(around: Surroundings) -> tuple[str, str] | None:
     return _little_memory(around)
 
 
-def _gather(around: Surroundings) -> tuple[str, str] | None:
+def _gather(around: Conditions) -> tuple[str, str] | None:
     if around.fetch_method != "process_madvise":
         return (
             f"pages are asked for one by one ({around.fetch_method}), as process_madvise is not "
@@ -172,15 +174,15 @@ def _gather(around: Surroundings) -> tuple[str, str] | None:
     return _little_memory(around) or _few_cpus(around)
 
 
-def _hand_over(around: Surroundings) -> tuple[str, str] | None:
+def _hand_over(around: Conditions) -> tuple[str, str] | None:
     return _few_cpus(around)
 
 
-def _build(around: Surroundings) -> tuple[str, str] | None:
+def _build(around: Conditions) -> tuple[str, str] | None:
     return _little_memory(around) or _few_cpus(around)
 
 
-def _little_memory(around: Surroundings) -> tuple[str, str] | None:
+def _little_memory(around: Conditions) -> tuple[str, str] | None:
     if around.available_bytes >= _LITTLE_MEMORY_BYTES:
         return None
     return (
@@ -191,7 +193,7 @@ def _little_memory(around: Surroundings) -> tuple[str, str] | None:
     )
 
 
-def _few_cpus(around: Surroundings) -> tuple[str, str] | None:
+def _few_cpus(around: Conditions) -> tuple[str, str] | None:
     if around.cpus > 1:
         return None
     return (

@@ -9,15 +9,9 @@ from pathlib import Path
 
 from overspill.cli.bench.sizes import Sizes
 from overspill.errors import DiskRefusedError, SpillDirError
-from overspill.linux.libc import require_linux
-from overspill.linux.mounts import (
-    filesystem_type,
-    free_disk_bytes,
-    is_memory_backed,
-    total_disk_bytes,
-)
+from overspill.linux.mounts import filesystem_type, is_memory_backed
 from overspill.settings import settings
-from overspill.storage.spill_files import FLOOR_SHARE
+from overspill.storage.spill_files import spare_bytes
 from overspill.storage.workspace import leave_runs
 from overspill.units import format_bytes
 
@@ -37,9 +31,8 @@ def place_for(parent: Path, sizes: Sizes, *, smaller: Sizes | None = None) -> It
     Raises:
         SpillDirError: No directory, not writable, or memory in disguise.
         DiskRefusedError: Too little room beside the share of the disk that stays free.
-        UnavailableError: This is not 64-bit Linux.
+        UnavailableError: The file system cannot be asked.
     """
-    require_linux("measuring a disk")
     _require_disk(parent)
     _require_room(parent, sizes.disk_bytes, smaller.disk_bytes if smaller else None)
     try:
@@ -85,7 +78,7 @@ def _require_disk(parent: Path) -> None:
 
 
 def _require_room(parent: Path, needed: int, quick: int | None) -> None:
-    room = free_disk_bytes(parent) - total_disk_bytes(parent) // FLOOR_SHARE
+    room = spare_bytes(parent)
     if needed <= room:
         return
     remedy = "free some space, or choose another disk with --dir"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from overspill.cli.bench.advice import Advice, Surroundings, advised
+from overspill.cli.bench.advice import Advice, Conditions, advised
 from overspill.cli.bench.figures import Figure, summarised
 from overspill.cli.bench.files import pattern
 from overspill.cli.bench.place import place_for
@@ -20,6 +20,7 @@ from overspill.cli.bench.sizes import Sizes
 from overspill.cli.bench.steps import Bench, Rates
 from overspill.linux.cgroups import available_memory_bytes, usable_cpus
 from overspill.linux.fetch import fetch_method
+from overspill.linux.libc import require_linux
 from overspill.linux.mounts import filesystem_type
 from overspill.linux.random_reads import RandomReads
 from overspill.linux.read_ahead import read_ahead
@@ -48,7 +49,7 @@ class Report:
     sizes: Sizes
     rounds: int
     seconds: float
-    around: Surroundings
+    around: Conditions
     figures: dict[str, Figure]
     advice: list[Advice]
 
@@ -70,18 +71,20 @@ def measure(
         UnavailableError: Not 64-bit Linux, or the process that receives tensors died.
         NoRoomError: Too little memory for a build.
     """
+    require_linux("measuring a disk")
     started, load = time.monotonic(), os.getloadavg()[0]
     with place_for(parent, sizes, smaller=smaller) as work, Receiver() as receiver:
         prepare_spill_dir()
         told("preparing", 0, 3)
-        fitted, direct = _fit(work, sizes)
+        fitted, direct, probed = _fit(work, sizes)
         told("preparing", 1, 3)
         bench = Bench(work, fitted, receiver)
-        in_memory = _share_in_memory(bench.write_files, fitted.read_bytes)
+        # Of two writes the smaller: another program's shared memory seldom grows along with both.
+        in_memory = min(probed, _share_in_memory(bench.write_files, fitted.read_bytes))
         told("preparing", 2, 3)
         first = bench.prepare()
         told("preparing", 3, 3)
-        around = _surroundings(work, load, direct=direct, memory_share=in_memory, first=first)
+        around = _conditions(work, load, direct=direct, memory_share=in_memory, first=first)
         rounds = run_rounds(bench, fitted, started=started, told=told)
     figures = summarised(rounds)
     return Report(
@@ -127,29 +130,39 @@ def run_rounds(
     return rounds
 
 
-def _fit(work: Path, sizes: Sizes) -> tuple[Sizes, bool]:
-    """Sizes that suit the disk, and whether it has direct I/O."""
+def _fit(work: Path, sizes: Sizes) -> tuple[Sizes, bool, float]:
+    """Sizes that suit the disk, whether it has direct I/O, and the share that went to memory."""
     path, nbytes = work / "probe.bin", min(_PROBE_BYTES, sizes.write_bytes)
-    start = time.perf_counter()
-    direct = write_sequentially(path, nbytes, pattern())
-    rate = nbytes / (time.perf_counter() - start)
+    direct, seconds = False, 0.0
+
+    def write() -> None:
+        nonlocal direct, seconds
+        start = time.perf_counter()
+        direct = write_sequentially(path, nbytes, pattern())
+        seconds = time.perf_counter() - start
+
+    in_memory = _share_in_memory(write, nbytes)
     path.unlink()
     available = available_memory_bytes()
-    return sizes.fitted(write_bytes_per_second=rate, available_bytes=available), direct
+    fitted = sizes.fitted(write_bytes_per_second=nbytes / seconds, available_bytes=available)
+    return fitted, direct, in_memory
 
 
 def _share_in_memory(write: Callable[[], None], nbytes: int) -> float:
-    """How much shared memory grew with what was written: a disk in memory, whatever its name."""
+    """How much shared memory grew with what was written: a disk in memory, whatever its name.
+
+    The machine's, which is all that is told: another program's may have grown meanwhile.
+    """
     before = psutil.virtual_memory().shared
     write()
     return max(0.0, (psutil.virtual_memory().shared - before) / nbytes)
 
 
-def _surroundings(
+def _conditions(
     work: Path, load: float, *, direct: bool, memory_share: float, first: RandomReads
-) -> Surroundings:
+) -> Conditions:
     window = read_ahead(work)
-    return Surroundings(
+    return Conditions(
         file_system=filesystem_type(work),
         read_ahead_bytes=window.nbytes if window else None,
         read_ahead_setting=window.setting if window else None,
