@@ -10,16 +10,21 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import overspill as ov
 from overspill.errors import DiskRefusedError, InputError, UnavailableError
+from overspill.recording import Recording
 from overspill.recording import recording as module
-from overspill.recording.loader_counts import LoaderCounts
+from overspill.recording.fields import column
+from overspill.recording.ledger import Ledger
+from overspill.recording.loader_counts import LoaderCounts, LoaderRegistry
+from overspill.recording.sampler import Sampler
 from overspill.settings import child_environment
-from recorded import MIB, ToldLoaders, ToldMemory, recording_of
+from recorded import MIB, RARELY, ToldLoaders, ToldMemory, recording_of, row
 
 
 def document(recording: ov.Recording) -> dict[str, Any]:
@@ -62,6 +67,7 @@ def test_what_happens_in_phases_is_told() -> None:
                 loaders.counts = LoaderCounts(5000, 50, 40_000, 10**9)
             memory.anon = 100 * MIB
         memory.kills = 1
+        recording._sample()
         recording.mark("late")
     found = document(recording)
     totals = {total["name"]: total for total in found["phases"]}
@@ -82,8 +88,10 @@ def test_another_group_and_a_group_that_is_gone() -> None:
     memory = ToldMemory()
     with recording_of(memory) as recording:
         memory.path = "/the/outer group"
+        recording._sample()
         recording.mark("a")
         memory.error = UnavailableError("gone")
+        recording._sample()
         recording.mark("b")
     found = document(recording)
     assert found["source"] == "/the/outer group"
@@ -174,12 +182,140 @@ def test_it_is_published_while_it_goes_on(tmp_path: Path, caplog: pytest.LogCapt
 
 
 def test_a_stretch_without_samples_is_told() -> None:
+    ledger = Ledger(interval_ns=100_000_000)
+    for elapsed_s in (0, 0.1, 0.6, 7.6, 10):  # 0.5 s is five intervals, and no more
+        ledger.add(row(elapsed_ns=int(elapsed_s * 1e9)), "", "")
+        if elapsed_s < 1:
+            assert ledger.longest_gap is None
+    assert ledger.longest_gap == (600_000_000, 7_600_000_000)
     with recording_of(ToldMemory()) as recording:
-        began = recording._sampler.began_ns
-        recording._sampler.began_ns = began - 7 * 10**9  # seven seconds pass
-    gap = document(recording)["longest_gap"]
-    assert 6.9 < gap["stop_s"] - gap["start_s"] < 60
-    assert "No sample could be taken for 7" in recording.to_html()
+        pass
+    recording._ledger.longest_gap = ledger.longest_gap
+    assert document(recording)["longest_gap"] == {"start_s": 0.6, "stop_s": 7.6}
+    assert "No sample could be taken for 7 s, from 0.6 s on" in recording.to_html()
+
+
+class LockOnce:
+    """A lock that says so where the real one would wait for ever."""
+
+    def __init__(self) -> None:
+        self.held = False
+
+    def acquire(self, blocking: bool = True) -> bool:
+        assert not (blocking and self.held), "a deadlock"
+        free, self.held = not self.held, True
+        return free
+
+    def release(self) -> None:
+        self.held = False
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def test_a_signal_handler_may_mark_amid_a_sample() -> None:
+    registry, asked = LoaderRegistry(), []
+
+    def read() -> LoaderCounts:  # called with the registry's lock, and the recording's, held
+        asked.append(True)
+        if len(asked) == 1:
+            signal.raise_signal(signal.SIGUSR1)
+        return LoaderCounts(rows=len(asked))
+
+    recording = Recording(Sampler(ToldMemory(), loaders=registry.totals), interval=RARELY)
+    recording._ledger.interval_ns = 1000  # old enough for a sample, if one were taken
+    registry._lock = LockOnce()  # type: ignore[assignment]
+    registry.follow(recording, read)
+    before = signal.signal(signal.SIGUSR1, lambda *_: recording.mark("a signal"))
+    try:
+        recording._sample()
+        with registry._lock:
+            signal.raise_signal(signal.SIGUSR1)
+        with recording._lock:
+            signal.raise_signal(signal.SIGUSR1)
+        assert [mark["name"] for mark in document(recording)["marks"]] == ["a signal"] * 3
+        assert (len(asked), recording._ledger.samples) == (1, 2)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    recording.stop()
+
+
+def test_marks_between_two_samples_take_a_fixed_amount_of_memory() -> None:
+    with recording_of(ToldMemory()) as recording:
+        for number in range(3000):
+            recording.mark(number)
+            assert len(recording._marked) <= 512
+    recording._marked.append(("while it ended", 0))
+    found = document(recording)
+    assert len(found["marks"]) <= 512 and found["marks"][0]["name"] == "0"
+    assert len(found["marks"]) + found["marks_left_out"] == 3000
+    assert recording._ledger.samples == 2
+
+
+def test_marks_stand_in_the_order_of_time() -> None:
+    memory = ToldMemory()
+    with recording_of(memory) as recording:
+        recording.mark("before")
+        memory.kills = 1
+        recording._sample()
+        recording._marked.append(("by a thread that was slow", 0))
+    names = [mark["name"] for mark in document(recording)["marks"]]
+    assert names == ["by a thread that was slow", "before", "the kernel killed 1 process"]
+
+
+@pytest.mark.parametrize(
+    ("interval_ms", "age_ms", "samples"),
+    [(60_000, 9, 1), (60_000, 11, 2), (50, 4, 1), (50, 6, 2)],
+)
+def test_a_short_phase_has_samples_of_its_own_at_a_long_interval(
+    monkeypatch: pytest.MonkeyPatch, interval_ms: int, age_ms: int, samples: int
+) -> None:
+    with recording_of(ToldMemory()) as recording:
+        recording._ledger.interval_ns = interval_ms * 1_000_000
+        last = recording._ledger.last
+        assert last is not None
+        now = int(column(last, "elapsed_ns")) + age_ms * 1_000_000
+        monkeypatch.setattr(recording, "_elapsed_ns", lambda: now)
+        recording.begin_phase("short")
+        assert recording._ledger.samples == samples
+
+
+def test_the_thread_rests_until_its_pages_are_paid_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = recording_of(ToldMemory(), interval=0.1)
+    recording.stop()
+    taken_s, elapsed_s, rests = 0.0, 0.0, []
+
+    def wait(rest_s: float) -> bool:
+        nonlocal elapsed_s
+        rests.append(round(rest_s, 6))
+        elapsed_s += rest_s
+        return len(rests) > 4
+
+    def work(seconds: float) -> None:
+        nonlocal taken_s
+        taken_s += seconds
+
+    monkeypatch.setattr(recording, "_stopping", SimpleNamespace(wait=wait))
+    monkeypatch.setattr(recording, "_elapsed_ns", lambda: int(elapsed_s * 1e9))
+    monkeypatch.setattr(module.time, "thread_time", lambda: taken_s)
+    monkeypatch.setattr(recording, "_sample", lambda: work(0.001))
+    monkeypatch.setattr(recording, "_save_if_due", lambda: work(0.020 if len(rests) == 2 else 0))
+    recording._run()
+    # 1 ms of 100; then 22 ms, which want 1.1 s; then as before.
+    assert rests == [0.1, 0.1, 0.9, 0.1, 0.1]
+
+
+def test_a_use_that_is_read_as_less_than_its_cache_is_held_as_none() -> None:
+    memory = ToldMemory()
+    memory.clean, memory.kernel = 10 * MIB, -3 * MIB
+    with recording_of(memory) as recording, recording.phase("all of it"):
+        pass
+    assert document(recording)["peaks"]["held_bytes"]["nbytes"] == 0
+    assert "At its fullest" in recording.to_html()
+    assert column(recording._ledger.last, "usage_bytes") == 7 * MIB
 
 
 def test_a_forked_child_marks_and_publishes_nothing(tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ def column(rows: Any, name: str) -> Any:
 
 def held(rows: Any) -> Any:
     """What the kernel cannot take back at once: all that is charged but clean page cache."""
-    return column(rows, "usage_bytes") - column(rows, "clean_file_bytes")
+    # The two are read one after the other, from figures that the kernel adds up at its leisure.
+    return np.maximum(0, column(rows, "usage_bytes") - column(rows, "clean_file_bytes"))
 
 
 def other(rows: Any) -> Any:

@@ -3,11 +3,11 @@
 Why a thread and not a process of its own: an interpreter more is some 10 MiB charged to the very
 limit that is looked at, one more process to start, to reap and to keep from signals, and what
 loaders and phases count would have to be sent to it. The thread reads a few small files each
-interval, some 0.3 ms that the interpreter's lock is given up for most of, and rests 50 times as
-long as it took, so that it never takes more than 2% of one processor. What it gives up: while an
-extension holds the interpreter's lock no sample is taken (the longest gap is told), and what kills
-the process kills the recording. So the page is published early and again and again, at the latest
-every minute, and a SIGKILL loses what came after that.
+interval, some 0.3 ms that the interpreter's lock is given up for most of, and now and then makes
+the page, some 15 ms; then it rests until all that it has taken so far is no more than 2% of the
+time gone by. What it gives up: while an extension holds the interpreter's lock no sample is taken
+(the longest gap is told), and what kills the process kills the recording. So the page is published
+early and again and again, at the latest every minute, and a SIGKILL loses what came after that.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -41,16 +42,18 @@ from overspill.units import format_bytes
 
 logger = logging.getLogger("overspill")
 
-_REST = 50  # times what a sample took, at least
+_REST = 50  # times what the thread has taken of a processor
+_YOUNG_NS = 10_000_000  # of a sample that stands for a phase's begin or end, whatever the interval
+_MOST_WAITING = 512  # marks that no sample has taken in
 _FIRST_SAVE_NS, _SAVE_GROWTH, _LATEST_SAVE_NS = 5_000_000_000, 1.5, 60_000_000_000
 
 
 class Recording:
     """Memory, devices and loaders over time, with phases and marks; see `record_memory`.
 
-    Every method may be called from any thread, and `mark` from a signal handler. A forked child has
-    a copy in which nothing happens: what it marks is not seen, and it publishes nothing. It does
-    not pickle.
+    Every method may be called from any thread; from a signal handler or a finalizer `mark` alone,
+    which waits for nothing and takes no sample. A forked child has a copy in which nothing happens:
+    what it marks is not seen, and it publishes nothing. It does not pickle.
 
     Args:
         sampler: Takes the samples.
@@ -84,8 +87,9 @@ class Recording:
         self._ended_by: str | None = None
         self._ended = False
         self._owner = os.getpid()
-        # Reentrant, for a signal handler that marks a moment.
-        self._lock = threading.RLock()
+        # Not reentrant: a signal handler must find a ledger whole, or leave it alone.
+        self._lock = threading.Lock()
+        self._marked: deque[tuple[str, int]] = deque()  # not taken in yet
         self._stopping = threading.Event()
         self._ledger.add(sampler.take(), sampler.source, sampler.source)
         self._thread = threading.Thread(target=self._run, name="overspill-recording", daemon=True)
@@ -94,16 +98,21 @@ class Recording:
         _LIVING.add(self)
 
     def mark(self, name: object) -> None:
-        """Mark this moment.
+        """Mark this moment, in about 1 us.
 
         Args:
             name: What happened; cut at 200 characters. Of more than 512 marks, every second one is
                 forgotten.
         """
-        if self._goes_on():
-            self._sample(boundary=True)
-            with self._lock:
-                self._ledger.phases.mark(name, self._elapsed_ns())
+        if not self._goes_on():
+            return
+        # Perhaps a signal handler, amid anything that this thread does: no lock is waited for.
+        self._marked.append((str(name), self._elapsed_ns()))
+        if len(self._marked) >= _MOST_WAITING and self._lock.acquire(blocking=False):
+            try:
+                self._take_in_marks()
+            finally:
+                self._lock.release()
 
     @contextlib.contextmanager
     def phase(self, name: object) -> Iterator[None]:
@@ -119,7 +128,10 @@ class Recording:
             self.end_phase(span)
 
     def begin_phase(self, name: object) -> Span | None:
-        """Begin a phase that no ``with`` can hold; None once the recording has ended."""
+        """Begin a phase that no ``with`` can hold; None once the recording has ended.
+
+        Takes a sample, some 0.3 ms, unless the last is younger than 10 ms and an interval's tenth.
+        """
         if not self._goes_on():
             return None
         self._sample(boundary=True)
@@ -149,7 +161,7 @@ class Recording:
         with self._lock:
             if self._ended:
                 return
-            self._sample()
+            self._take()
             self._ended = True
         atexit.unregister(self._at_exit)
         if self.path is not None:
@@ -226,10 +238,11 @@ class Recording:
     def _run(self) -> None:
         rest_s = self._interval_s
         while not self._stopping.wait(rest_s):
-            began = time.thread_time()
             self._sample()
-            rest_s = max(self._interval_s, _REST * (time.thread_time() - began))
             self._save_if_due()
+            # Of the whole, so that a page is paid for by many short rests, not by one long gap.
+            owed_s = _REST * time.thread_time() - self._elapsed_ns() / 1e9
+            rest_s = max(self._interval_s, owed_s)
 
     def _sample(self, *, boundary: bool = False) -> None:
         with self._lock:
@@ -237,14 +250,24 @@ class Recording:
             if boundary and last is not None:
                 # Phases of a few us each must not cost a sample each.
                 age = self._elapsed_ns() - int(column(last, "elapsed_ns"))
-                if age < self._ledger.interval_ns // 10:
+                if age < min(self._ledger.interval_ns // 10, _YOUNG_NS):
                     return
-            before = self._sampler.source
-            try:
-                row = self._sampler.take(boundary=boundary)
-            except UnavailableError:  # for example, its group is gone
-                return
-            self._ledger.add(row, self._sampler.source, before)
+            self._take(boundary=boundary)
+
+    def _take(self, *, boundary: bool = False) -> None:
+        """With the lock held."""
+        self._take_in_marks()
+        before = self._sampler.source
+        try:
+            row = self._sampler.take(boundary=boundary)
+        except UnavailableError:  # for example, its group is gone
+            return
+        self._ledger.add(row, self._sampler.source, before)
+
+    def _take_in_marks(self) -> None:
+        """With the lock held; what is marked while it ends is too late."""
+        while self._marked and not self._ended:
+            self._ledger.phases.mark(*self._marked.popleft())
 
     def _save_if_due(self) -> None:
         now = self._elapsed_ns()
@@ -263,6 +286,7 @@ class Recording:
 
     def _snapshot(self) -> Snapshot:
         with self._lock:
+            self._take_in_marks()
             held, phases = self._ledger, self._ledger.phases
             assert held.last is not None
             now = int(column(held.last, "elapsed_ns")) if self._ended else self._elapsed_ns()
@@ -283,7 +307,8 @@ class Recording:
                 totals=phases.totals(now),
                 spans=[replace(span) for span in phases.spans()],
                 forgotten_spans=phases.forgotten_spans,
-                marks=list(phases.marks),
+                # One that waited may be older than what the sample before it found.
+                marks=sorted(phases.marks, key=lambda mark: mark.elapsed_ns),
                 forgotten_marks=phases.forgotten_marks,
                 longest_gap=held.longest_gap,
             )
@@ -310,7 +335,7 @@ _LIVING: weakref.WeakSet[Recording] = weakref.WeakSet()
 def _unlock_in_child() -> None:
     """The thread that held a lock at the fork is not in the child."""
     for recording in _LIVING:
-        recording._lock = threading.RLock()
+        recording._lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_unlock_in_child)
@@ -335,9 +360,10 @@ def record_memory(
     like any other end, and is named. The report is published by renaming: early, at the latest
     every minute while it goes on, and at the end.
 
-    Costs one thread, at most 2% of a processor (about 0.3 ms a sample), and about 1 MiB, however
-    long it goes on: a row then stands for several samples. Several may run at once, and a program
-    may fork meanwhile.
+    Costs one thread, at most 2% of a processor (about 0.3 ms a sample, 15 ms a page), and about
+    1 MiB, however long it goes on: a row then stands for several samples. A phase's begin and end
+    take a sample each, at most one in 10 ms or in a tenth of the interval. Several may run at once,
+    and a program may fork meanwhile.
 
     Args:
         path: Where the report goes: one HTML page that needs nothing else, or the JSON document

@@ -141,7 +141,8 @@ def _gap(timeline: Timeline) -> str:
     start, stop = (nanoseconds / 1e9 for nanoseconds in gap)
     return (
         f" No sample could be taken for {elapsed(stop - start)}, from {elapsed(start)} on: "
-        "something held the interpreter, or the machine was too busy."
+        "something held the interpreter, the machine was too busy, or the recording, at a short "
+        "interval, made up for what a page had taken."
     )
 
 
