@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,6 +82,10 @@ def dead_run(place: Path, **changes: object) -> Path:
 def rewrite(lease: int, **changes: object) -> None:
     told = {**json.loads(os.pread(lease, 4096, 0)), **changes}
     os.pwrite(lease, json.dumps(told).encode().ljust(4096), 0)
+
+
+def never(*_arguments: object, **_options: object) -> bool:
+    raise AssertionError("a look locks")
 
 
 def only(place: Path) -> RunReport:
@@ -168,13 +174,65 @@ class TestLeases:
     def test_a_look_takes_no_lock(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         run, dead = join_run(tmp_path), dead_run(tmp_path)
 
-        def locked(*_arguments: object, **_options: object) -> bool:
-            raise AssertionError("a look locks")
-
-        monkeypatch.setattr(leases, "lock_exclusive", locked)
+        monkeypatch.setattr(leases, "lock_exclusive", never)
         states = {told.directory: told.state for told in survey_spill_dir(tmp_path).runs}
         assert states == {run.directory: "alive", dead: "dead"}
         assert [told.directory for told in sweep_dead_runs(tmp_path, dry_run=True)] == [dead]
+
+    def test_an_unsigned_one_is_not_locked_either(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # A founder between the making of its lease and its first share: a lock would stop it.
+        states, mark = [], leases.mark_span
+
+        def look(fd: int, *span: int) -> bool:
+            states.append(only(tmp_path).state)
+            assert [one.directory for one in sweep_dead_runs(tmp_path, dry_run=True)]
+            marked = mark(fd, *span)
+            states.append(only(tmp_path).state)
+            assert sweep_dead_runs(tmp_path, dry_run=True) == []
+            return marked
+
+        monkeypatch.setattr(leases, "lock_exclusive", never)
+        monkeypatch.setattr(leases, "mark_span", look)
+        directory, lease = found_run(tmp_path)
+        assert states == ["dead", "alive"] and only(tmp_path).directory == directory
+        os.close(lease)
+
+    def test_a_founder_that_starts_over_leaves_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        share, tries = leases.lock_shared, []
+
+        def at_first_locked(fd: int, **how: bool) -> bool:
+            tries.append(fd)
+            return len(tries) > 2 and share(fd, **how)
+
+        monkeypatch.setattr(leases, "lock_shared", at_first_locked)
+        directory, lease = found_run(tmp_path)
+        assert len(tries) == 3 and list(tmp_path.iterdir()) == [directory]
+        os.close(lease)
+
+    def test_a_reclaimer_goes_on_where_the_founder_was_faster(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gone, left, removed = dead_run(tmp_path), dead_run(tmp_path), []
+
+        rename = Path.rename
+
+        def late(place: Path, target: Path) -> Path:
+            removed.append(place)
+            if place == gone:
+                shutil.rmtree(place)
+            else:
+                (place / "lease").unlink()
+            return rename(place, target)
+
+        monkeypatch.setattr(Path, "rename", late)
+        (done,) = reclaim_dead_runs(tmp_path)
+        assert sorted(removed) == sorted([gone, left])
+        assert (done.directory, done.kept) == (left, None)
+        assert list(tmp_path.iterdir()) == []
 
     def test_one_without_marks_is_locked_for_a_moment(self, tmp_path: Path) -> None:
         directory = dead_run(tmp_path, marked=False)
@@ -313,6 +371,44 @@ class TestBadInput:
             assert caught.value.errno == number and caught.value.remedy
         with pytest.raises(InputError, match="NUL"):
             survey_spill_dir("a\0b")
+
+    @pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO])
+    @pytest.mark.parametrize("call", ["open", "listdir", "fstat"])
+    def test_one_run_that_fails_ends_no_look(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+    ) -> None:
+        run, broken = join_run(tmp_path), dead_run(tmp_path)
+        meant = broken if call == "open" else next(broken.glob("spill_*"))
+        node = (broken if call == "listdir" else meant).stat().st_ino
+        real, fstat = getattr(os, call), os.fstat
+
+        def fails(place: Any, *rest: Any, **how: Any) -> Any:
+            if place == meant or (isinstance(place, int) and fstat(place).st_ino == node):
+                raise OSError(number, os.strerror(number))
+            return real(place, *rest, **how)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(survey.os, call, fails)
+            alive, unknown = survey_spill_dir(tmp_path).runs
+        assert (alive.directory, alive.state) == (run.directory, "alive")
+        assert (unknown.directory, unknown.state) == (broken, "unknown")
+        assert os.strerror(number) in unknown.reason
+
+    def test_what_cannot_be_listed_is_told_by_a_dry_run(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        dead_run(tmp_path)
+        real = os.listdir
+
+        def fails(place: Any) -> list[str]:
+            if isinstance(place, int):
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+            return list(real(place))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(leases.os, "listdir", fails)
+            (told,) = sweep_dead_runs(tmp_path, dry_run=True)
+        assert "cannot be looked into" in (told.kept or "")
 
     def test_other_things_of_a_runs_name_are_left_out(self, tmp_path: Path) -> None:
         (tmp_path / ("run-" + "a" * 32)).touch()

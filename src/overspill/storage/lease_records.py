@@ -45,6 +45,11 @@ class LeaseRecord:
     marked: bool = False
     signed: bool = True
 
+    @property
+    def asks_marks(self) -> bool:
+        """Whether marks alone tell of holders: a founder marks its lease before it signs it."""
+        return self.marked or not self.signed
+
 
 def lease_text(run: str, *, marked: bool) -> bytes:
     """What a new run's lease holds, `LEASE_BYTES` long.

@@ -5,7 +5,9 @@ drops it with the last holder, also after SIGKILL. A run whose lease can be lock
 no process left. Nothing is ever judged by age, and nothing is removed but under that lock.
 
 Each holder also marks the lease's first byte, by a lock of the same lifetime that keeps nobody out:
-so that whoever only looks can ask for it, and never stands between a run and its lease.
+so that whoever only looks can ask for it, and never stands between a run and its lease. Where the
+file system has no such marks, a look locks a lease that nobody holds for a moment, and a founder
+whose lease that is starts over.
 
 A reclaimer takes LOCK_EX without waiting, checks that the file it locked is still the one at the
 path (another reclaimer may have been faster), renames the directory, so that nobody joins it any
@@ -134,8 +136,8 @@ def is_held(lease: int, *, marked: bool) -> bool | None:
 
     Args:
         lease: A descriptor of the lease that holds no share.
-        marked: Whether its holders mark it, as its record says. If so, nothing is locked; else it
-            is, for the moment of the question.
+        marked: Whether its holders mark it: as its record says, or where there is none yet. If so,
+            nothing is locked; else it is, for the moment of the question.
 
     Returns:
         The answer; None where the file system cannot tell.
@@ -222,10 +224,11 @@ def _first_lease(directory: Path) -> int | None:
         directory.chmod(0o700)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         undo.callback(os.close, fd)
+        # Also where somebody else has the lock: nobody but a reclaimer knows of the directory.
+        undo.callback(path.unlink, missing_ok=True)
         try:
             held = lock_shared(fd, blocking=False) and lease_in_place(fd, directory)
         except UnavailableError as error:
-            path.unlink(missing_ok=True)
             raise SpillDirError(
                 f"{directory.parent} cannot hold a lease: {error.message}",
                 path=str(directory.parent),
@@ -234,7 +237,6 @@ def _first_lease(directory: Path) -> int | None:
             ) from error
         if not held:
             return None
-        undo.callback(path.unlink, missing_ok=True)
         marked = mark_span(fd, _MARK, 1)
         # Reserving here shows whether the file system can, before any tensor depends on it.
         reserve_blocks(fd, LEASE_BYTES, path=str(path))
@@ -269,7 +271,7 @@ def _reclaim(directory: Path, *, dry_run: bool) -> Reclaimed | None:
             return None
         if record is None or not lease_in_place(lease, directory):
             return None
-        if dry_run and is_held(lease, marked=record.marked) is not False:
+        if dry_run and is_held(lease, marked=record.asks_marks) is not False:
             return None
         if is_beyond_locks(record, directory):
             return Reclaimed(directory, 0, 0, kept=_told_beyond(record))
@@ -298,23 +300,29 @@ def _listed_run(directory: Path, place: int) -> Reclaimed:
     """What `_delete_run` would do."""
     files = nbytes = 0
     left = set()
-    for name in os.listdir(place):
-        if SPILL_FILE.fullmatch(name):
-            with suppress(FileNotFoundError):
-                nbytes += os.stat(name, dir_fd=place, follow_symlinks=False).st_size
-                files += 1
-        elif name not in (LEDGER_NAME, LEASE_NAME):
-            left.add(name)
+    try:
+        for name in os.listdir(place):
+            if SPILL_FILE.fullmatch(name):
+                with suppress(FileNotFoundError):
+                    nbytes += os.stat(name, dir_fd=place, follow_symlinks=False).st_size
+                    files += 1
+            elif name not in (LEDGER_NAME, LEASE_NAME):
+                left.add(name)
+    except OSError as error:
+        return Reclaimed(directory, files, nbytes, kept=f"it cannot be looked into: {error}")
     return Reclaimed(directory, files, nbytes, kept=_told_foreign(left) if left else None)
 
 
-def _delete_run(directory: Path, place: int) -> Reclaimed:
+def _delete_run(directory: Path, place: int) -> Reclaimed | None:
     files = nbytes = 0
     dead = directory
     try:
         if RUN_DIRECTORY.fullmatch(directory.name):
             dead = directory.with_name(f"dead-{secrets.token_hex(16)}")
-            directory.rename(dead)
+            try:
+                directory.rename(dead)
+            except FileNotFoundError:  # its founder starts over
+                return None
         for name in os.listdir(place):
             if SPILL_FILE.fullmatch(name):
                 size = os.stat(name, dir_fd=place, follow_symlinks=False).st_size
@@ -326,7 +334,8 @@ def _delete_run(directory: Path, place: int) -> Reclaimed:
         if left:
             logger.warning("kept %s: %s", dead, _told_foreign(left))
             return Reclaimed(dead, files, nbytes, kept=_told_foreign(left))
-        os.unlink(LEASE_NAME, dir_fd=place)
+        with suppress(FileNotFoundError):
+            os.unlink(LEASE_NAME, dir_fd=place)
         dead.rmdir()
     except OSError as error:
         logger.warning("could not remove the dead run %s: %s", dead, error)
@@ -335,8 +344,11 @@ def _delete_run(directory: Path, place: int) -> Reclaimed:
 
 
 def _is_empty(place: int) -> bool:
-    with os.scandir(place) as entries:
-        return next(entries, None) is None
+    try:
+        with os.scandir(place) as entries:
+            return next(entries, None) is None
+    except OSError:
+        return False
 
 
 def _remove_if_empty(directory: Path) -> bool:

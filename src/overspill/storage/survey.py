@@ -2,8 +2,8 @@
 
 Bottleneck: some system calls a spill file, 20 us, and a readlink a descriptor of every process.
 Nothing is written, no page is touched, and no run is kept waiting: leases are asked for and not
-taken, see `is_held`. What others may have written (leases, attributes, command lines) is passed on
-as text.
+taken, but where the file system has no marks, see `is_held`. What others may have written (leases,
+attributes, command lines) is passed on as text.
 
 Limits: processes of another machine, or of a container beside this one, cannot be seen; their runs
 are told alive or dead by their leases alone. What is looked at changes meanwhile: a report is true
@@ -59,6 +59,8 @@ _LOOK = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 # stat what a descriptor leads to could wait for a file system that does not answer.
 _OPEN_LEASE = re.compile(r"/((?:run|dead)-[0-9a-f]{32})/lease$")
 _SPILL_FILE_MAPPED = rb"/((?:run|dead)-[0-9a-f]{32})/(spill_[0-9a-f]{16,32}\.bin)( \(deleted\))?$"
+# Gone, or the name of something else.
+_NO_RUN = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 _ORDER: dict[State, int] = {"alive": 0, "unknown": 1, "dead": 2}
 
 
@@ -145,24 +147,26 @@ def _report(directory: Path, seen: _Seen) -> RunReport | None:
         try:
             place = os.open(directory, _LOOK | os.O_DIRECTORY)
             done.callback(os.close, place)
+            files = _files(place)
         except PermissionError:
             return RunReport(directory, "unknown", _told_closed(directory))
-        except OSError:
-            return None
-        files = _files(place)
+        except OSError as error:
+            if error.errno in _NO_RUN:
+                return None
+            return RunReport(directory, "unknown", f"it cannot be looked into: {_reason(error)}")
         try:
             lease = os.open(LEASE_NAME, _LOOK, dir_fd=place)
             done.callback(os.close, lease)
             record = read_lease(lease)
+            if record is not None:
+                return _judged(directory, lease, record, files, seen)
         except FileNotFoundError:
             return RunReport(directory, "dead", "its founder made no lease", files=files)
         except OSError as error:
-            told = f"its lease cannot be read: {os.strerror(error.errno or errno.EIO)}"
+            told = f"its lease cannot be read: {_reason(error)}"
             return RunReport(directory, "unknown", told, files=files)
-        if record is None:
-            told = "its lease is not of a run: nothing removes it"
-            return RunReport(directory, "unknown", told, files=files)
-        return _judged(directory, lease, record, files, seen)
+        told = "its lease is not of a run: nothing removes it"
+        return RunReport(directory, "unknown", told, files=files)
 
 
 def _judged(
@@ -172,7 +176,7 @@ def _judged(
     files: tuple[FileReport, ...],
     seen: _Seen,
 ) -> RunReport:
-    held = is_held(lease, marked=record.marked) and lease_in_place(lease, directory)
+    held = is_held(lease, marked=record.asks_marks) and lease_in_place(lease, directory)
     here = None if record.host is None else is_this_boot(record.host)
     pids = seen.holders(directory, os.fstat(lease)) if held else []
     state, reason = _state(directory, record, held, seen_here=bool(pids))
@@ -207,6 +211,10 @@ def _told_closed(directory: Path) -> str:
         return f"it belongs to user {directory.stat().st_uid} and cannot be looked into"
     except OSError:
         return "it cannot be looked into"
+
+
+def _reason(error: OSError) -> str:
+    return os.strerror(error.errno or errno.EIO)
 
 
 def _files(place: int) -> tuple[FileReport, ...]:
