@@ -8,6 +8,8 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from overspill.errors import InputError
 
 EdgeName = tuple[str, str, str]
@@ -244,7 +246,8 @@ def require_name(name: object, what: str) -> None:
 
 def plain_integer(value: Any) -> Any:
     """An integer of any library as Python's own; everything else as it is, to be refused."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    # numpy before 2 takes its own truth values for numbers.
+    if isinstance(value, bool | np.bool_) or not hasattr(value, "__index__"):
         return value
     try:
         return operator.index(value)
