@@ -363,7 +363,7 @@ def test_a_disk_that_is_too_small_is_known_beforehand(
     monkeypatch.setattr("overspill.build.forecast.free_disk_bytes", lambda _: needed - 1)
     with pytest.raises(DiskRefusedError) as caught:
         build_here(tmp_path / "out", edges=tmp_path / "e.npy", **options)
-    assert caught.value.needed_bytes >= needed and caught.value.available_bytes == needed - 1
+    assert (caught.value.needed_bytes, caught.value.available_bytes) == (needed, needed - 1)
     assert not (tmp_path / "out").exists()
     plan = options.pop("plan", TINY)
     spec = describe_build(tmp_path / "out", edges=tmp_path / "e.npy", **options)

@@ -153,7 +153,10 @@ def test_a_full_disk_is_refused_before_the_work(
     arguments = ("build", "--edges", tmp_path / "big.npy", "--num-nodes", 9, "--out", disk / "out")
     done = typed(*arguments, code=1)
     assert "plan" in done.stderr and "partition: " not in done.stderr
-    assert re.search(r"overspill: .*do not fit the disk.*needed: 2\d\.\d MiB; avail", done.stderr)
+    told = " ".join(done.stderr.split())
+    assert re.search(r"do not fit the disk: .*likely to take 2\d\.\d MiB", told)
+    # What was compared: two ids of four bytes an edge, and the rows.
+    assert re.search(r"needed: 11\.4 MiB; avail", told)
     assert "what to do: free space on this disk" in done.stderr
     assert sorted(path.name for path in disk.iterdir()) == ["lost+found"]
     planned = typed(*arguments, "--plan-only", code=1)

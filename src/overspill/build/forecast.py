@@ -26,6 +26,7 @@ from overspill.build.readers.source import SourceFile
 from overspill.build.spec import STREAM_PREFIX, BuildSpec
 from overspill.errors import DiskRefusedError
 from overspill.linux.mounts import free_disk_bytes
+from overspill.units import format_bytes
 
 _SAMPLED_FILES = 8
 _HEADER_BYTES = 4096  # of an array file
@@ -88,14 +89,15 @@ class Forecast:
         """Refuse a build that its disk cannot hold.
 
         Raises:
-            DiskRefusedError: It names what is needed, and what there is.
+            DiskRefusedError: It names what is needed at the least, and what there is.
         """
         if self.least_disk_bytes > self.free_bytes:
             raise DiskRefusedError(
-                "the dataset and the build's scratch space do not fit the disk",
+                "the dataset and the build's scratch space do not fit the disk: they are likely to "
+                f"take {format_bytes(self.disk_bytes)}, and hardly less than what is needed here",
                 path=out,
                 errno=errno.ENOSPC,
-                needed_bytes=self.disk_bytes,
+                needed_bytes=self.least_disk_bytes,
                 available_bytes=self.free_bytes,
                 remedy="free space on this disk, or choose a directory on another one",
             )

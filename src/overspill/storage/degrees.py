@@ -52,7 +52,7 @@ class DegreeDistribution:
         edges: Number of edges.
         largest: The largest degree; 0 without rows.
         mean: Edges a row; 0 without rows.
-        median: The least degree that half of the rows do not exceed; from 65,535 on, the power of
+        median: The least degree that half of the rows do not exceed; from 65,536 on, the power of
             two at or below it.
         bins: In order from degree 0 up to the largest, empty ones included.
     """
@@ -164,11 +164,17 @@ def _pieces(path: Path, offset: int, nbytes: int) -> Iterator[Degrees]:
             spans = [(at, min(_PIECE_BYTES, offset + nbytes - at)) for at in starts]
             # Asked first: read-ahead would look like pages that somebody else wanted.
             cached = [reader.is_cached(*span) for span in spans]
+            dropped_from = offset
             for (at, length), keep in zip(spans, cached, strict=True):
                 skip = reader.read(at, length, memory)
                 yield memory[skip : skip + length].view("<i8")
-                if not keep:
-                    os.posix_fadvise(file.fileno(), at, length, os.POSIX_FADV_DONTNEED)
+                if keep:
+                    dropped_from = at + length
+                else:
+                    # From further back: what the kernel read as one folio goes as a whole or not
+                    # at all, and most lie on both sides of where a piece begins.
+                    span = dropped_from, at + length - dropped_from
+                    os.posix_fadvise(file.fileno(), *span, os.POSIX_FADV_DONTNEED)
     except EOFError as error:
         raise StaleFileError(
             f"{path} was cut while it was read", path=str(path), remedy="build the dataset again"
