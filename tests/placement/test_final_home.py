@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -66,6 +67,28 @@ def test_the_home_of_a_hundred_bytes(rooms: Rooms, in_order: str, random: str) -
         placement = place_finally(Demand(nbytes=100, random_access=random_access), rooms)
         assert placement.home == home, placement
         assert placement.reason
+
+
+@pytest.mark.parametrize(
+    ("rooms", "in_order"),
+    [
+        ({"shm_bytes": MIB}, "memory"),
+        ({"shm_bytes": MIB - 1}, "disk"),  # moved into /dev/shm by its first send, it would not fit
+        ({"shm_bytes": MIB - 1, "disk_bytes": MIB - 1}, "memory"),
+        ({"shm_bytes": MIB - 1, "disk_refusal": "spilling is off"}, "memory"),
+        ({"shm_bytes": None}, "memory"),
+    ],
+)
+def test_below_the_threshold_what_dev_shm_cannot_hold_goes_to_the_disk(
+    rooms: dict[str, Any], in_order: str
+) -> None:
+    ample = Rooms(threshold_bytes=GIB, memory_bytes=GIB, shm_bytes=GIB, disk_bytes=GIB)
+    placement = place_finally(Demand(nbytes=MIB), replace(ample, **rooms))
+    assert placement.home == in_order
+    assert ("/dev/shm has" in placement.reason) == (in_order == "disk")
+    # Too small to matter, or scattered into: a plain tensor.
+    for demand in (Demand(nbytes=MIB - 1), Demand(nbytes=MIB, random_access=True)):
+        assert place_finally(demand, replace(ample, **rooms)).home == "memory"
 
 
 def test_no_bytes_need_no_room() -> None:

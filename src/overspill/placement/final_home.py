@@ -18,6 +18,8 @@ LARGEST_MEMORY_RESERVE_BYTES = 16 << 30
 MEMORY_RESERVE_SHARE = 8
 LARGEST_SHM_RESERVE_BYTES = 2 << 30
 SHM_RESERVE_SHARE = 8
+# What is smaller stays a plain tensor below the threshold, though /dev/shm be full.
+LEAST_MOVED_BYTES = 1 << 20
 REMEDY = (
     "enlarge /dev/shm (docker run --shm-size) and the memory limit, or set OVERSPILL_DIR to a "
     "directory on a disk with that much room"
@@ -88,11 +90,16 @@ def place_finally(demand: Demand, rooms: Rooms) -> Placement:
     if demand.nbytes == 0:
         return Placement("memory", "there are no bytes to place")
     size = format_bytes(demand.nbytes)
-    if demand.nbytes < rooms.threshold_bytes and _lack_of_memory(demand, rooms, reserve=0) is None:
-        threshold = format_bytes(rooms.threshold_bytes)
-        return Placement("memory", f"{size} is below the threshold of {threshold}")
-    against_shm = _against_shm(demand, rooms)
     against_disk = _against_disk(demand, rooms)
+    if demand.nbytes < rooms.threshold_bytes and _lack_of_memory(demand, rooms, reserve=0) is None:
+        # Sharing a plain tensor moves it into /dev/shm: the next send would be its end. A scatter
+        # goes on in memory all the same, for on the disk it would be the slower by far.
+        beyond = None if demand.random_access else _beyond_shm(demand, rooms)
+        if beyond is None or demand.nbytes < LEAST_MOVED_BYTES or against_disk is not None:
+            threshold = format_bytes(rooms.threshold_bytes)
+            return Placement("memory", f"{size} is below the threshold of {threshold}")
+        return Placement("disk", beyond)
+    against_shm = _against_shm(demand, rooms)
     order = [("disk", against_disk), ("shm", against_shm)]
     if demand.random_access:
         order.reverse()
@@ -108,14 +115,18 @@ def place_finally(demand: Demand, rooms: Rooms) -> Placement:
 def _against_shm(demand: Demand, rooms: Rooms) -> str | None:
     if rooms.shm_refusal is not None:
         return rooms.shm_refusal
-    reserve = rooms.shm_reserve_bytes
-    if rooms.shm_bytes is not None and rooms.shm_bytes < demand.nbytes + reserve:
-        return (
-            f"/dev/shm has {format_bytes(rooms.shm_bytes)} free, and "
-            f"{format_bytes(demand.nbytes)} were wanted beside a reserve of {format_bytes(reserve)}"
-        )
     reserve = rooms.memory_reserve_bytes if demand.random_access else 0
-    return _lack_of_memory(demand, rooms, reserve=reserve)
+    return _beyond_shm(demand, rooms) or _lack_of_memory(demand, rooms, reserve=reserve)
+
+
+def _beyond_shm(demand: Demand, rooms: Rooms) -> str | None:
+    reserve = rooms.shm_reserve_bytes
+    if rooms.shm_bytes is None or rooms.shm_bytes >= demand.nbytes + reserve:
+        return None
+    return (
+        f"/dev/shm has {format_bytes(rooms.shm_bytes)} free, and "
+        f"{format_bytes(demand.nbytes)} were wanted beside a reserve of {format_bytes(reserve)}"
+    )
 
 
 def _lack_of_memory(demand: Demand, rooms: Rooms, *, reserve: int) -> str | None:

@@ -329,15 +329,21 @@ def _no_room(least: LoaderDemand, room: LoaderRoom) -> NoRoomError:
         remedies = [raised] if hopeless else [*shrink, raised]
         what, needed, there = "memory", projected, room.allowed_bytes
     else:
-        larger = "a larger /dev/shm (docker run --shm-size), or overspill.spill_batches()"
+        larger = (
+            "a larger /dev/shm (docker run --shm-size); or files instead: OVERSPILL_DIR set to a "
+            "directory on a disk, and overspill.spill_batches()"
+        )
         remedies = [*shrink, larger]
         what, needed, there = "/dev/shm", least.shm_bytes, room.shm_bytes or 0
+    beside = (
+        f", beside {least.workers} workers, {format_bytes(least.hot_bytes)} of hot rows and "
+        f"{format_bytes(room.base_bytes - least.hot_bytes)} in use, with "
+        f"{format_bytes(room.reserve_bytes)} kept free"
+    )
     return NoRoomError(
         f"the loader does not fit in {what}: batches of up to {least.nodes} nodes and "
         f"{least.edges} edges take {format_bytes(least.batch_bytes)} each, {least.batches} at a "
-        f"time, beside {least.workers} workers, {format_bytes(least.hot_bytes)} of hot rows and "
-        f"{format_bytes(room.base_bytes - least.hot_bytes)} in use, with "
-        f"{format_bytes(room.reserve_bytes)} kept free",
+        f"time{beside if what == 'memory' else ''}",
         needed_bytes=needed,
         available_bytes=there,
         remedy="; ".join(remedies),
