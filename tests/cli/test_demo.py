@@ -123,6 +123,12 @@ def test_the_demo_refuses_a_directory_in_memory(memory_disk: Callable[..., Path]
     assert list(disk.iterdir()) == []
 
 
+def test_the_demo_refuses_a_directory_that_is_none_and_says_how_to_make_it(tmp_path: Path) -> None:
+    done = " ".join(_failing_demo(tmp_path / "no such").split())
+    assert "not a directory" in done and f"what to do: mkdir -p '{tmp_path}/no such'" in done
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_demo_refuses_a_report_that_it_could_not_write(tmp_path: Path) -> None:
     report = tmp_path / "missing" / "report.html"
     done = " ".join(_failing_demo(tmp_path, "--report", str(report)).split())

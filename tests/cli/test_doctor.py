@@ -94,6 +94,19 @@ def test_this_machine_is_looked_at(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_directory_that_is_not_there_is_a_problem_where_it_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "no such"
+    done = CliRunner().invoke(app, ["--json", "--dir", str(place)])
+    assert done.exit_code == 1 and not place.exists()
+    told = {one["measured"]: one["remedy"] for one in json.loads(done.stdout)["findings"]}
+    assert told[f"{place} does not exist"] == f"mkdir -p '{place}'"
+    # The first run makes the one of the settings.
+    monkeypatch.setenv("OVERSPILL_DIR", str(place))
+    assert "does not exist" not in CliRunner().invoke(app, ["--json"]).stdout
+
+
 @pytest.mark.parametrize("width", [80, 100])
 def test_one_screen(width: int) -> None:
     lines = shown(ILL, width)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import pty
 import struct
 import sys
 import termios
 from fcntl import ioctl
+from pathlib import Path
 
 import pytest
 
+from overspill import cli
 from overspill.cli.lines import columns_of, counted, glued, harmless, table, wrapped
 
 ROWS = [("user: 3 users",), ("  x", "float16", "3 x 1,433", "8.4 KiB"), ("  long name", "", "", "")]
@@ -66,3 +69,14 @@ def test_a_terminal_has_a_width_and_a_file_has_none(monkeypatch: pytest.MonkeyPa
 def test_words() -> None:
     assert (counted(1, "file"), counted(1200, "file")) == ("1 file", "1,200 files")
     assert harmless("a\x1b[2Jb\u202e") == "a\\x1b[2Jb\\u202e"
+
+
+def test_no_function_of_the_command_is_there_twice() -> None:
+    found: dict[str, list[str]] = {}
+    for path in sorted(Path(cli.__file__).parent.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef):
+                body = node.body[ast.get_docstring(node) is not None :]
+                text = ast.dump(node.args) + "".join(ast.dump(one) for one in body)
+                found.setdefault(text, []).append(f"{path.name}: {node.name}")
+    assert [names for names in found.values() if len(names) > 1] == []

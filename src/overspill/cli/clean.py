@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from overspill.cli.spill_place import counted, harmless, spill_place
+from overspill.cli.lines import counted, harmless
+from overspill.cli.spill_place import spill_place
 from overspill.units import format_bytes
 
 

@@ -16,13 +16,3 @@ def spill_place(directory: Path | None, verb: str) -> Path:
             "no spill directory is given", remedy=f"overspill {verb} DIR, or set OVERSPILL_DIR"
         )
     return place
-
-
-def counted(number: int, what: str) -> str:
-    """A count and its noun: "1 file", "1,200 files"."""
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
-
-
-def harmless(text: str) -> str:
-    """Text of unknown origin as a terminal may show it: what it would obey is written out."""
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

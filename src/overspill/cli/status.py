@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from overspill.cli.lines import columns_of
-from overspill.cli.spill_place import harmless, spill_place
+from overspill.cli.lines import columns_of, harmless
+from overspill.cli.spill_place import spill_place
 
 if TYPE_CHECKING:
     from overspill.storage.run_reports import FileReport, RunReport, SpillDirReport

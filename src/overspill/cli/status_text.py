@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import shlex
 
-from overspill.cli.lines import glued, wrapped
-from overspill.cli.spill_place import counted, harmless
+from overspill.cli.lines import counted, glued, harmless, table, wrapped
 from overspill.storage.run_reports import FileReport, RunReport, SpillDirReport
 from overspill.storage.spill_records import TensorRecord
 from overspill.units import format_bytes
@@ -18,6 +17,7 @@ _LABEL_WIDTH = 11
 _MOST_COMMAND = 400
 _MOST_PIDS = 24
 _PIDS_A_FILE = 4
+_HEADS = ("size", "in memory", "tensor", "mapped by", "file")
 _STEPS_S = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -156,7 +156,8 @@ def _file_facts(files: list[FileReport] | tuple[FileReport, ...]) -> list[str]:
 def _file_lines(run: RunReport, width: int | None, most_files: int) -> list[str]:
     shown, rest = run.files[:most_files], run.files[most_files:]
     rows = [_row(file, told=bool(run.processes)) for file in shown]
-    lines = _table(rows) if rows else []
+    held = table([_HEADS, *rows], None, right=(0, 1)).split("\n") if rows else []
+    lines = [f"    {line}" for line in held]
     if width is not None and any(len(line) > width for line in lines):
         lines = [line for row in rows for line in _stacked(row, width)]
     if rest:
@@ -172,16 +173,6 @@ def _row(file: FileReport, *, told: bool) -> tuple[str, ...]:
         pids.append(f"+{len(file.mapped_by) - _PIDS_A_FILE:,}")
     mapped = " ".join(pids) or ("nobody" if told else "-")
     return format_bytes(file.nbytes), resident, format_tensor(file.tensor), mapped, file.name
-
-
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    table = [("size", "in memory", "tensor", "mapped by", "file"), *rows]
-    widths = [max(len(row[column]) for row in table) for column in range(5)]
-    return [
-        f"    {row[0]:>{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:<{widths[2]}}  "
-        f"{row[3]:<{widths[3]}}  {row[4]}"
-        for row in table
-    ]
 
 
 def _stacked(row: tuple[str, ...], width: int | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,7 +67,9 @@ def _spilling_into(work: Path) -> Iterator[Path]:
 def _require_disk(parent: Path) -> None:
     if not parent.is_dir():
         raise SpillDirError(
-            f"{parent} is not a directory", path=str(parent), remedy=f"mkdir -p {parent}"
+            f"{parent} is not a directory",
+            path=str(parent),
+            remedy=f"mkdir -p {shlex.quote(str(parent))}",
         )
     if is_memory_backed(parent):
         raise SpillDirError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import signal
 import tempfile
@@ -93,7 +94,11 @@ def _make_work_directory(parent: Path, size_bytes: int) -> Path:
     from overspill.linux.mounts import filesystem_type, free_disk_bytes, is_memory_backed
 
     if not parent.is_dir():
-        raise SpillDirError(f"{parent} is not a directory", path=str(parent))
+        raise SpillDirError(
+            f"{parent} is not a directory",
+            path=str(parent),
+            remedy=f"mkdir -p {shlex.quote(str(parent))}, or choose another with --dir DIR",
+        )
     if is_memory_backed(parent):
         raise SpillDirError(
             f"{parent.resolve()} is on {filesystem_type(parent)}, which is memory and not a disk",

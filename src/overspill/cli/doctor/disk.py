@@ -20,7 +20,7 @@ _NETWORK = frozenset(
 
 def disk_findings(machine: Machine) -> Iterator[Finding]:
     """Findings about the spill directory; of what stands against it, the first alone."""
-    settings = machine.settings
+    settings, held = machine.settings, machine.spill_dir
     if machine.settings_refusal is not None:
         variable = machine.settings_refusal.partition("=")[0]
         yield Finding(
@@ -34,6 +34,14 @@ def disk_findings(machine: Machine) -> Iterator[Finding]:
     if obstacle is not None:
         yield obstacle
         return
+    if held.chosen_by == "--dir" and not held.exists:
+        yield Finding(
+            check="spill_dir",
+            severity="problem",
+            measured=f"{held.path} does not exist",
+            why="What was looked at is the disk that it would be made on.",
+            remedy=Remedy(f"mkdir -p {shlex.quote(held.path)}"),
+        )
     if settings is not None and settings.spill_dir is None:
         yield Finding(
             check="spill_dir",
@@ -41,7 +49,7 @@ def disk_findings(machine: Machine) -> Iterator[Finding]:
             measured="OVERSPILL_DIR is not set",
             why="Without it no tensor is spilled, and batches that do not fit /dev/shm have "
             "nowhere to go.",
-            remedy=Remedy(f"export OVERSPILL_DIR={shlex.quote(machine.spill_dir.path)}"),
+            remedy=Remedy(f"export OVERSPILL_DIR={shlex.quote(held.path)}"),
         )
     yield from _room(machine)
     yield from _kind(machine)

@@ -7,13 +7,13 @@ still be pasted, and no number is parted from its unit.
 from __future__ import annotations
 
 import re
-import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from overspill.cli.doctor.finding import Finding, Remedy, RemedyKind
 from overspill.cli.doctor.machine import Machine, Memory
+from overspill.cli.lines import glued, harmless, wrapped
 from overspill.units import format_bytes
 
 if TYPE_CHECKING:
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 _MOST_LINES = 40
 _LABEL_WIDTH = 9
-_UNIT = re.compile(r"(\d) (B|[KMGT]iB)\b")
-_KEEP = "\N{NO-BREAK SPACE}"
+_UNIT = re.compile(r"\d (?:B|[KMGT]iB)\b")
 # A shell's words: what is quoted stays in one piece.
 _WORD = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*')+""")
 _LABELS = {"shell": "do: ", "yaml": "pod: ", "python": "python: "}
@@ -58,7 +57,7 @@ def print_findings(
             hidden += 1
     lines += [("", ""), *((line, "bold") for line in _wrapped(_sum(findings, hidden), width))]
     for line, style in lines:
-        console.print(Text(line.replace(_KEEP, " "), style=style), soft_wrap=True)
+        console.print(Text(line, style=style), soft_wrap=True)
 
 
 def as_json(machine: Machine, findings: list[Finding]) -> dict[str, Any]:
@@ -159,7 +158,7 @@ def _remedy_lines(remedy: Remedy, width: int) -> list[str]:
 def _folded(text: str, width: int, first: str, kind: RemedyKind) -> list[str]:
     """Break between words: with a backslash in a shell and in Python, as it is in YAML."""
     ending = "" if kind == "yaml" else " \\"
-    words = _WORD.findall(_harmless(text))
+    words = _WORD.findall(harmless(text))
     lines = [first + words[0]]
     for word in words[1:]:
         if len(f"{lines[-1]} {word}{ending}") > width:
@@ -171,19 +170,8 @@ def _folded(text: str, width: int, first: str, kind: RemedyKind) -> list[str]:
 
 
 def _wrapped(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
-    return textwrap.wrap(
-        _UNIT.sub(rf"\1{_KEEP}\2", _harmless(text)),
-        width,
-        initial_indent=first,
-        subsequent_indent=rest,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _harmless(text: str) -> str:
-    """A directory's name may hold what a terminal would obey; it is written out."""
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    told = _UNIT.sub(lambda found: glued(found[0]), harmless(text))
+    return wrapped(glued(first) + told, width, indent=len(rest)).split("\n")
 
 
 def _sum(findings: list[Finding], hidden: int) -> str:
