@@ -42,8 +42,8 @@ def allocate_preshared(
     Written in order, the disk comes first and /dev/shm second, which must hold the bytes plus its
     reserve, as the memory headroom must hold the bytes. Written at random, /dev/shm comes first,
     if it and the headroom hold the bytes plus their reserves, and the disk second, with a warning.
-    Below the spill threshold a plain tensor does, which ``share_memory_()`` copies; but one of 1 MiB
-    or more, written in order, that /dev/shm could not hold then goes to the disk, if there is one.
+    Below the spill threshold a plain tensor does, which ``share_memory_()`` copies; but one of
+    1 MiB or more, written in order, that /dev/shm could not hold then goes to the disk, if it can.
 
     Costs milliseconds on disk; in /dev/shm the memory is taken and cleared at once, so that neither
     SIGBUS nor a kill can come later. Thread-safe; two processes that ask at one moment for the last
