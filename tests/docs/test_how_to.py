@@ -31,6 +31,7 @@ MIB, GIB = 1 << 20, 1 << 30
 SHM_BYTES = 64 * MIB
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+PASTED = [ROOT / "README.md", ROOT / "docs" / "index.md", TUTORIAL]
 Runner = Callable[..., PythonResult]
 
 
@@ -109,6 +110,17 @@ def test_share_a_tensor(private_shm: Callable[[int], Runner], tmp_path: Path) ->
     assert filled == str([float(part) for part in range(8)])
     assert "home='disk'" in placement
     assert nothing_spilled(tmp_path)
+
+
+@requires("private_mount")
+@pytest.mark.parametrize("shm_bytes", [SHM_BYTES, 512 * MIB])
+def test_share_a_tensor_without_a_memory_limit(
+    private_shm: Callable[[int], Runner], shm_bytes: int
+) -> None:
+    # The default threshold grows with the free memory, and the tensor would be below it.
+    cured = private_shm(shm_bytes)(program("share-a-tensor", "after.py")).check()
+    assert "home='disk'" in cured.stdout.splitlines()[0]
+    assert cured.stdout.splitlines()[1] == str([float(part) for part in range(8)])
 
 
 @pytest.mark.memory
@@ -241,17 +253,20 @@ def planned_bytes(printed: str) -> dict[str, int]:
     return {name: int(number) for name, number in rows}
 
 
-def test_the_tutorial_can_be_pasted_into_the_interpreter() -> None:
-    blocks = [block for block in blocks_of(TUTORIAL) if block.kind == "run"]
-    assert blocks
-    for block in blocks:
-        pasted_line_by_line(block.code, f"tutorial.md:{block.line}")
+@pytest.mark.parametrize("page", PASTED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_can_be_pasted_into_the_interpreter(page: Path) -> None:
+    blocks = [block for block in blocks_of(page) if block.kind == "run"]
+    assert blocks or page != TUTORIAL
+    pasted_line_by_line("".join(block.code for block in blocks), page.name)
 
 
 def pasted_line_by_line(code: str, where: str) -> None:
-    """As the interpreter takes pasted text: an empty line ends a statement of several lines."""
+    """As the interpreter takes pasted text: an empty line ends a statement of several lines.
+
+    Of blocks, one after the other: the newline that ends a block is all that is between two.
+    """
     held: list[str] = []
-    for line in [*code.splitlines(), ""]:
+    for line in code.splitlines():
         held.append(line)
         try:
             complete = codeop.compile_command("\n".join(held), where, "single")
@@ -259,12 +274,17 @@ def pasted_line_by_line(code: str, where: str) -> None:
             pytest.fail(f"{where}: {error}: {held}")
         if complete is not None:
             held = []
-    assert not held, f"{where}: {held} goes on"
+    if held:
+        pytest.fail(f"{where}: {held} goes on")
 
 
 def test_pasting_is_checked_as_the_interpreter_does_it() -> None:
     pasted_line_by_line("for one in range(2):\n    one\n\none", "here")
-    for text in ("for one in range(2):\n    one\none", "def two():\n    one = 1\n\n    return one"):
+    for text in (
+        "for one in range(2):\n    one\none",
+        "for one in range(2):\n    one\n",  # the last block, or the next one begins inside of it
+        "def two():\n    one = 1\n\n    return one",
+    ):
         with pytest.raises(pytest.fail.Exception):
             pasted_line_by_line(text, "here")
 
@@ -277,6 +297,7 @@ def test_the_index_has_every_page_under_its_title(page: Path) -> None:
 
 @pytest.mark.skipif(find_spec("lightning") is None, reason="Lightning is not installed")
 def test_lightning(run_python: Runner, tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "src" / "overspill" / "cli" / "demo" / "cora", tmp_path / "data")
+    cora = Path("src/overspill/cli/demo/cora")
+    shutil.copytree(ROOT / cora, tmp_path / cora)
     done = run_python(program("other-libraries", "lightning_cora.py")).check()
     assert float(done.stdout.split()[-1]) > 0.8

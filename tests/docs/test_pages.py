@@ -15,6 +15,7 @@ import pytest
 from page_blocks import LANGUAGES, ROOT, Block, blocks_of, matches, pages
 
 CORA = Path("src/overspill/cli/demo/cora")
+APART = ("README.md", "docs/index.md")  # of these, each block is read by itself
 PAGES = [
     page for page in pages() if any(b.language in ("python", "console") for b in blocks_of(page))
 ]
@@ -36,18 +37,15 @@ class Runner:
         )
 
     def run(self, page: Path, blocks: list[Block], place: Path) -> None:
-        """Run the blocks of a page in an empty directory that has ``data/``; raise what fails."""
+        """Run the blocks of a page where a clone has Cora, and nothing else; raise what fails."""
         directory = place / "work"
-        shutil.copytree(ROOT / CORA, directory / "data")
-        if page.name == "README.md":  # it speaks of a clone
-            (directory / CORA.parent).mkdir(parents=True)
-            (directory / CORA).symlink_to(directory / "data")
+        shutil.copytree(ROOT / CORA, directory / CORA)
         runnable = [block for block in blocks if block.kind in ("run", "shell", "file")]
         request = {
             "page": str(page),
             "directory": str(directory),
             "report": str(place / "report"),
-            "apart": page.name == "README.md",  # each of its blocks is read by itself
+            "apart": page in [ROOT / name for name in APART],
             "blocks": [
                 {**asdict(block), "kind": block.kind, "commands": block.commands()}
                 for block in runnable
@@ -147,7 +145,7 @@ def test_files_commands_and_what_is_printed_go_together(runner: Runner, tmp_path
         '```python title="job.py"\nprint(6 * 7)\n```\n\n'
         "```console\n$ python \\\n    job.py\n42\n```\n\n"
         '```text title="prints"\n4...\n```\n\n'
-        "??? note\n\n    <!-- exits 1 -->\n    ```console\n    $ ls data && false\n    ```\n"
+        "??? note\n\n    <!-- exits 1 -->\n    ```console\n    $ ls src && false\n    ```\n"
     )
     kinds = [(block.kind, block.status) for block in blocks_of(page)]
     assert kinds == [("file", 0), ("shell", 0), ("prints", 0), ("shell", 1)]
