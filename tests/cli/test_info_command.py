@@ -74,6 +74,15 @@ def test_row_pointers_that_decrease_are_a_problem(graph: Path) -> None:
     assert "node: 1,500 nodes" in done.stdout and "degree" not in done.stdout
 
 
+@pytest.mark.parametrize("last", [1 << 62, -(1 << 63), 1003])
+def test_row_pointers_that_end_elsewhere_are_a_problem(graph: Path, last: int) -> None:
+    path = graph / "indptr"
+    path.write_bytes(path.read_bytes()[:-8] + np.int64(last).tobytes())
+    done = typed("info", graph, code=1)
+    assert "row pointers" in done.stderr and "what to do: " in done.stderr
+    assert "node: 1,500 nodes" in done.stdout and "degree" not in done.stdout
+
+
 def test_names_cannot_command_a_terminal(tmp_path: Path) -> None:
     indptr, indices = compress([0], [1], 2)
     graph = write_graph(tmp_path / "g", indptr, indices, {"x": np.zeros(2)})

@@ -263,8 +263,15 @@ def test_a_file_that_changed_is_refused_before_a_page_is_touched(
         write_array(path, random_rows(100, 512))
     if damage in ("cut", "grown"):
         os.truncate(path, path.stat().st_size + (1 if damage == "grown" else -4096))
-    with pytest.raises(StaleFileError, match="rows"):
+    with pytest.raises(StaleFileError, match="rows") as caught:
         array.check_unchanged()
+    sizes = caught.value.needed_bytes, caught.value.available_bytes
+    if damage == "replaced":
+        assert "it was replaced" in str(caught.value) and "bytes where" not in str(caught.value)
+        assert sizes == (None, None)
+    elif damage != "removed":
+        assert sizes == (array.mapping.nbytes, path.stat().st_size)
+        assert f"has {sizes[1]} bytes where it had {sizes[0]}" in str(caught.value)
 
 
 def test_opening_reads_nothing(tmp_path: Path) -> None:

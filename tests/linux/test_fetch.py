@@ -251,6 +251,34 @@ def test_methods_that_open_the_file_know_it(
         fetcher.request(*ranges((0, 1)))
 
 
+@pytest.mark.parametrize(
+    ("number", "remedy"), [(errno.EMFILE, "ulimit -n"), (errno.ENFILE, "fs.file-max")]
+)
+@pytest.mark.parametrize("method", ["process_madvise", "fadvise"])
+def test_a_limit_on_open_files_is_told_as_such(
+    cold: Mapping, monkeypatch: pytest.MonkeyPatch, method: Any, number: int, remedy: str
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    fetcher = PageFetcher(cold, method=method)
+    monkeypatch.setattr(fetch.os, "pidfd_open" if method == "process_madvise" else "open", full)
+    with pytest.raises(MappingError) as caught:
+        fetcher.request(*ranges((0, 1)))
+    assert caught.value.errno == number and remedy in (caught.value.remedy or "")
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_in_the_place_of_the_file_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(b"x" * PAGE_BYTES)
+    mapping = map_file(path, nbytes=PAGE_BYTES)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(StaleFileError), fetch.reopened(mapping):
+        pass
+
+
 def _denied(*_: object) -> int:
     raise PermissionError(errno.EACCES, "denied")
 

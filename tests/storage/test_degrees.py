@@ -41,7 +41,9 @@ def test_as_the_plainest_way_counts(
     monkeypatch.setattr(degrees, "_PIECE_BYTES", piece)
     record = write_array(tmp_path / "indptr", pointers(counts))
     done: list[int] = []
-    found = degree_distribution(tmp_path / "indptr", record, on_progress=done.append)
+    found = degree_distribution(
+        tmp_path / "indptr", record, edges=int(counts.sum()), on_progress=done.append
+    )
     assert done[-1] == 8 * (len(counts) + 1)
     assert (found.rows, found.edges) == (len(counts), counts.sum())
     assert found.largest == counts.max(initial=0)
@@ -56,12 +58,26 @@ def test_as_the_plainest_way_counts(
 
 
 @pytest.mark.parametrize(
-    ("values", "told"), [([1, 2, 3], "do not begin at 0"), ([0, 5, 4, 6], "decrease at place 2")]
+    ("values", "told"),
+    [
+        ([1, 2, 3], "do not begin at 0"),
+        ([0, 5, 4, 6], "decrease at place 2"),
+        ([0, 2, 1 << 62], "reach 4611686018427387904 where 6 edges were recorded"),
+        ([0, 2, (1 << 63) - 1], "reach 9223372036854775807 where 6"),
+        ([0, 2, -(1 << 63)], "decrease at place 2"),
+        ([0, 2, 5], "reach 5 where 6 edges"),
+        ([0, 2, 7], "reach 7 where 6 edges"),
+        ([0], "reach 0 where 6 edges"),
+    ],
 )
-def test_row_pointers_that_cannot_be(tmp_path: Path, values: list[int], told: str) -> None:
+@pytest.mark.parametrize("piece", [8, 2 << 20])
+def test_row_pointers_that_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: list[int], told: str, piece: int
+) -> None:
+    monkeypatch.setattr(degrees, "_PIECE_BYTES", piece)
     record = write_array(tmp_path / "indptr", np.array(values))
     with pytest.raises(FormatError, match=told) as caught:
-        degree_distribution(tmp_path / "indptr", record)
+        degree_distribution(tmp_path / "indptr", record, edges=6)
     assert caught.value.path == str(tmp_path / "indptr") and caught.value.remedy
 
 
@@ -69,10 +85,10 @@ def test_a_file_that_is_not_as_recorded(tmp_path: Path) -> None:
     path = tmp_path / "indptr"
     record = write_array(path, np.array([0, 1, 2]))
     with pytest.raises(StaleFileError, match="recorded"):
-        degree_distribution(path, replace(record, shape=(4,)))
+        degree_distribution(path, replace(record, shape=(4,)), edges=2)
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(StaleFileError):
-        degree_distribution(path, record)
+        degree_distribution(path, record, edges=2)
 
 
 @pytest.mark.parametrize("direct", [True, False])
@@ -83,11 +99,11 @@ def test_nothing_stays_in_the_page_cache(
     if not direct:
         monkeypatch.delattr("os.O_DIRECT")
     assert drop_cache(tmp_path / "indptr")
-    assert degree_distribution(tmp_path / "indptr", record).largest == 1
+    assert degree_distribution(tmp_path / "indptr", record, edges=2 << 20).largest == 1
     # What looking at the header read ahead may be there, and nothing of any later piece.
     assert cached_bytes(tmp_path / "indptr") <= 128 << 10
     (tmp_path / "indptr").read_bytes()
     before = cached_bytes(tmp_path / "indptr")
     assert before >= 16 << 20
-    degree_distribution(tmp_path / "indptr", record)
+    degree_distribution(tmp_path / "indptr", record, edges=2 << 20)
     assert cached_bytes(tmp_path / "indptr") == before

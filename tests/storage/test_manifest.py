@@ -23,6 +23,7 @@ from overspill.storage.manifest import (
     publish_manifest,
     read_manifest,
 )
+from overspill.storage.partition_manifest import PARTITION_NAME, read_partition
 
 
 def put(directory: Path, name: str, array: np.ndarray) -> FileRecord:
@@ -264,3 +265,64 @@ def test_checksums_find_any_change_of_a_header(
     (tmp_path / "a" / "ids").write_bytes(content)
     (problem,) = verify_checksums(tmp_path, manifest)
     assert Path(problem.path).name == "ids" and "header" in problem.reason
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["pipe", "endless", "directory"])
+def test_what_is_no_regular_file_is_refused_unread(
+    tmp_path: Path, manifest: Manifest, kind: str
+) -> None:
+    publish_manifest(tmp_path, manifest)
+    stand_in(tmp_path / "a" / "x", kind)
+    with pytest.raises(StaleFileError, match="not a regular file") as caught:
+        read_manifest(tmp_path)
+    assert caught.value.path == str(tmp_path / "a" / "x")
+    (problem,) = verify_checksums(tmp_path, manifest)
+    assert problem.path == caught.value.path and "not a regular file" in problem.reason
+    stand_in(tmp_path / MANIFEST_NAME, kind)
+    with pytest.raises(FormatError, match=r"manifest\.json: it is not a regular file"):
+        read_manifest(tmp_path)
+    stand_in(tmp_path / PARTITION_NAME, kind)
+    with pytest.raises(FormatError, match=r"partition\.json: it is not a regular file"):
+        read_partition(tmp_path)
+
+
+def stand_in(path: Path, kind: str) -> None:
+    """Put something other than a regular file in a file's place."""
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "endless":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+
+
+@pytest.mark.parametrize("change", [-1, 1, 1 << 30])
+def test_of_a_file_of_another_size_nothing_is_read(
+    tmp_path: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch, change: int
+) -> None:
+    path = tmp_path / "a" / "x"
+    size = path.stat().st_size
+    os.truncate(path, size + change)
+
+    def unread(*_: object) -> None:
+        pytest.fail("it was read")
+
+    (record,) = (one for one in manifest.files() if one.path == "a/x")
+    monkeypatch.setattr(checksums, "_digest", unread)
+    told = checksums._difference(path, record, unread)
+    assert told == f"has {size + change} bytes where {size} were recorded"
+
+
+def test_a_file_that_grows_is_read_no_further_than_recorded(
+    tmp_path: Path, manifest: Manifest
+) -> None:
+    path = tmp_path / "a" / "x"
+    size = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(b"more")
+    (record,) = (one for one in manifest.files() if one.path == "a/x")
+    with path.open("rb", buffering=0) as file:
+        assert checksums._digest(file, 4096, size, lambda _: None) == (size, record.sha256)
+        assert file.tell() == size

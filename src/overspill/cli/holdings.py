@@ -18,7 +18,7 @@ from overspill.storage.partition_manifest import VERSION as PARTITION_VERSION
 if TYPE_CHECKING:
     from overspill.storage.manifest import Manifest
     from overspill.storage.records import FileRecord
-    from overspill.storage.type_records import EdgeTypeRecord, NodeTypeRecord
+    from overspill.storage.type_records import EdgeTypeRecord, Files, NodeTypeRecord
 
 Told = Callable[[int, int], None]
 
@@ -159,7 +159,7 @@ class _Holdings:
                 for name, record in edge.arrays.get(layout, {}).items()
             ]
             arrays = [self._files.described(name, record) for name, record in named]
-            degrees = self._degrees_of(parts["indptr"]) if self._degrees else None
+            degrees = self._degrees_of(parts) if self._degrees else None
             layouts[layout] = {"arrays": arrays, "degrees": degrees}
         return {
             "source": edge.key[0],
@@ -170,15 +170,18 @@ class _Holdings:
             "notes": _counted(edge.notes),
         }
 
-    def _degrees_of(self, record: FileRecord) -> dict[str, Any] | None:
-        before = self._done
+    def _degrees_of(self, parts: Files) -> dict[str, Any] | None:
+        before, record = self._done, parts["indptr"]
         self._done += record.nbytes
         path = self._path / record.path
         if any(problem.path == str(path) for problem in self._files.problems):
             return None  # told already
         try:
             found = degree_distribution(
-                path, record, on_progress=lambda done: self._tell(before + done, self._total)
+                path,
+                record,
+                edges=parts["indices"].shape[0],
+                on_progress=lambda done: self._tell(before + done, self._total),
             )
         except (FormatError, StaleFileError, MappingError) as error:
             self._files.problems.append(error)

@@ -34,18 +34,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from overspill.errors import StaleFileError
 from overspill.graph.cache_use import CacheUse
 from overspill.kernels.gather import copy_fetched, copy_present, next_window
 from overspill.kernels.words import widest_word
 from overspill.linux.direct_pages import WINDOW_PAGES, DirectPages
 from overspill.linux.fetch import PAGE_BYTES, REQUEST_BYTES, PageFetcher
-from overspill.linux.identity import identify_file
 from overspill.linux.pages import advise
 from overspill.linux.presence import MOST_PROBES, PresenceMap, note_read
 from overspill.linux.residency import shows_residency
 from overspill.linux.safe_read import SafeReader
-from overspill.storage.arrays import map_array
+from overspill.storage.arrays import check_unchanged, map_array
 from overspill.storage.records import FileRecord
 
 WINDOW_BYTES = 8 << 20
@@ -123,16 +121,7 @@ class PagedArray:
         Raises:
             StaleFileError: It is not the file that was mapped any more.
         """
-        found = identify_file(self.mapping.path)
-        if found != self.mapping.identity:
-            raise StaleFileError(
-                "an array file changed while its dataset was open: it was replaced, or has "
-                f"{found.nbytes} bytes where it had {self.mapping.nbytes}",
-                path=self.mapping.path,
-                needed_bytes=self.mapping.nbytes,
-                available_bytes=found.nbytes,
-                remedy="open the dataset again; build it again if its files are damaged",
-            )
+        check_unchanged(self.mapping)
 
     def take(
         self,

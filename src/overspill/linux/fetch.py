@@ -28,6 +28,7 @@ from overspill.errors import MappingError, StaleFileError
 from overspill.linux import libc
 from overspill.linux.identity import identify_file
 from overspill.linux.mapping import Mapping
+from overspill.linux.remedies import OPEN_FILES
 
 logger = logging.getLogger("overspill")
 
@@ -144,7 +145,8 @@ def reopened(mapping: Mapping, *, flags: int = 0) -> Iterator[int]:
         MappingError: It cannot be opened.
     """
     try:
-        fd = os.open(mapping.path, os.O_RDONLY | os.O_CLOEXEC | flags)
+        # O_NONBLOCK: of a FIFO that took the file's place, the open would wait for a writer.
+        fd = os.open(mapping.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | flags)
     except OSError as error:
         if error.errno == errno.ENOENT:
             raise _replaced(mapping) from error
@@ -257,5 +259,7 @@ def _refused(error: OSError, mapping: Mapping) -> MappingError:
         f"cannot ask for pages: {os.strerror(number)}",
         path=mapping.path,
         errno=number,
-        remedy="check the file and its disk; method='pread' needs the fewest rights",
+        remedy=OPEN_FILES.get(
+            number, "check the file and its disk; method='pread' needs the fewest rights"
+        ),
     )

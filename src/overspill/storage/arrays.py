@@ -7,9 +7,11 @@ once, in order, hashed as it goes, and never held in memory whole.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ import numpy.typing as npt
 
 from overspill.errors import DiskRefusedError, FormatError, StaleFileError
 from overspill.linux.blocks import reserve_blocks, write_all
+from overspill.linux.identity import identify_file
 from overspill.linux.mapping import Mapping, map_file
 from overspill.storage.records import (
     NAMES_BY_CODE,
@@ -211,6 +214,21 @@ def sync_directory(directory: Path) -> None:
         os.close(fd)
 
 
+def open_regular(path: Path) -> int:
+    """A descriptor of a regular file, open for reading; OSError for whatever else stands there."""
+    # O_NONBLOCK: the open of a FIFO would wait for a writer; regular files do not mind.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISREG(mode):
+            number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+            raise OSError(number, "it is not a regular file")
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
 def encode_header(dtype: str, shape: tuple[int, ...]) -> bytes:
     """The bytes before the payload: length, JSON, and spaces up to a page boundary."""
     code = STORED_DTYPES[dtype][0]
@@ -233,7 +251,7 @@ def read_array_info(path: str | Path) -> ArrayInfo:
     """
     path = Path(path)
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
             # The length is data from a file: check it before reading that many bytes.
@@ -314,6 +332,26 @@ def map_array(
     mapping = map_file(path, nbytes=found.nbytes)
     payload = np.asarray(mapping)[found.payload_offset :]
     return mapping, payload.view(numpy_view_dtype(found.dtype)).reshape(found.shape)
+
+
+def check_unchanged(mapping: Mapping) -> None:
+    """Refuse to go on over an array file that was cut, replaced or removed: one system call.
+
+    Raises:
+        StaleFileError: Its path does not lead to the file that was mapped any more.
+    """
+    found = identify_file(mapping.path)
+    if found == mapping.identity:
+        return
+    resized = found.nbytes != mapping.nbytes
+    how = f"has {found.nbytes} bytes where it had {mapping.nbytes}" if resized else "was replaced"
+    raise StaleFileError(
+        f"an array file changed while its dataset was open: it {how}",
+        path=mapping.path,
+        needed_bytes=mapping.nbytes if resized else None,
+        available_bytes=found.nbytes if resized else None,
+        remedy="open the dataset again; build it again if its files are damaged",
+    )
 
 
 def _refused(error: OSError, path: Path) -> DiskRefusedError:

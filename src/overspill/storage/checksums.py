@@ -14,7 +14,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Protocol
 
-from overspill.storage.arrays import encode_header
+from overspill.storage.arrays import encode_header, open_regular
 from overspill.storage.records import FileRecord
 
 _PIECE_BYTES = 4 << 20
@@ -80,27 +80,34 @@ def verify_checksums(
 def _difference(path: Path, record: FileRecord, tell: Callable[[int], None]) -> str | None:
     header = encode_header(record.dtype, record.shape)
     try:
-        with path.open("rb", buffering=0) as file:
+        with os.fdopen(open_regular(path), "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != record.nbytes:
+                return _resized(size, record)
             same = os.pread(file.fileno(), len(header), 0) == header
             size, digest = _digest(file, len(header), record.nbytes, tell)
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     if size != record.nbytes:
-        return f"has {size} bytes where {record.nbytes} were recorded"
+        return _resized(size, record)
     if not same:
         return f"its header is not that of {record.dtype} {record.shape}"
     return None if digest == record.sha256 else "its content changed (sha256 differs)"
 
 
+def _resized(size: int, record: FileRecord) -> str:
+    return f"has {size} bytes where {record.nbytes} were recorded"
+
+
 def _digest(
     file: FileIO, start: int, expected: int, tell: Callable[[int], None]
 ) -> tuple[int, str]:
-    """Size of the file, and digest of what follows `start`."""
-    digest, size = hashlib.sha256(), min(start, os.fstat(file.fileno()).st_size)
+    """Where the file ends, up to the size expected, and digest of what follows `start`."""
+    digest, size = hashlib.sha256(), start
     file.seek(size)
-    buffer = bytearray(_PIECE_BYTES)
-    while count := file.readinto(buffer):
-        digest.update(memoryview(buffer)[:count])
+    buffer = memoryview(bytearray(_PIECE_BYTES))
+    while count := file.readinto(buffer[: expected - size]):
+        digest.update(buffer[:count])
         os.posix_fadvise(file.fileno(), size, count, os.POSIX_FADV_DONTNEED)
         size += count
         if size % _PROGRESS_BYTES < count and size < expected:

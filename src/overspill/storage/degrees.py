@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from overspill.errors import FormatError, MappingError, StaleFileError
 from overspill.linux.direct import DIRECT_ALIGNMENT_BYTES, DirectReader, aligned_bytes
-from overspill.storage.arrays import read_array_info
+from overspill.storage.arrays import open_regular, read_array_info
 from overspill.storage.records import FileRecord
 
 Degrees = npt.NDArray[np.int64]
@@ -69,6 +69,7 @@ def degree_distribution(
     path: str | Path,
     record: FileRecord,
     *,
+    edges: int,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> DegreeDistribution:
     """Count degrees from an ``indptr`` file.
@@ -79,11 +80,13 @@ def degree_distribution(
     Args:
         path: The file.
         record: What the manifest says of it: int64 (rows + 1,).
+        edges: How many edges the manifest says the layout has.
         on_progress: Called with the bytes done of those read.
 
     Raises:
         StaleFileError: The file is gone, cut, or another one.
-        FormatError: The row pointers do not begin at 0, or decrease; or it is no such file.
+        FormatError: The row pointers do not begin at 0, decrease, or do not end at the number of
+            edges; or it is no such file.
         MappingError: The disk refused.
     """
     info = read_array_info(path)
@@ -93,7 +96,7 @@ def degree_distribution(
             path=str(path),
             remedy="the file was replaced: build the dataset again",
         )
-    tally = _Tally(str(path))
+    tally = _Tally(str(path), edges)
     done = 0
     for pointers in _pieces(Path(path), info.payload_offset, 8 * info.shape[0]):
         tally.add(pointers)
@@ -103,8 +106,8 @@ def degree_distribution(
 
 
 class _Tally:
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, edges: int) -> None:
+        self._path, self._edges = path, edges
         self._alone = np.zeros(_COUNTED_ALONE, np.int64)
         self._powers = np.zeros(_POWERS, np.int64)
         self._rows = self._largest = self._last = 0
@@ -112,12 +115,18 @@ class _Tally:
 
     def add(self, pointers: Degrees) -> None:
         if not self._begun and len(pointers) and pointers[0] != 0:
-            raise self._damaged(0)
+            raise self._damaged("do not begin at 0")
         before, self._begun = self._begun, True
-        degrees = np.diff(pointers, prepend=self._last) if before else np.diff(pointers)
+        if before:
+            pointers = np.concatenate([[self._last], pointers])
+        # Compared, since a difference may wrap round.
+        falls = pointers[1:] < pointers[:-1]
+        if falls.any():
+            raise self._damaged(f"decrease at place {self._rows + int(np.argmax(falls)) + 1}")
+        if pointers[-1] > self._edges:
+            raise self._wrong_end(int(pointers[-1]))
+        degrees = np.diff(pointers)
         if len(degrees):
-            if int(degrees.min()) < 0:
-                raise self._damaged(self._rows + int(np.argmax(degrees < 0)) + 1)
             self._largest = max(self._largest, int(degrees.max()))
             large = degrees[degrees >= _COUNTED_ALONE]
             small = degrees if not len(large) else degrees[degrees < _COUNTED_ALONE]
@@ -128,6 +137,8 @@ class _Tally:
         self._rows, self._last = self._rows + len(degrees), int(pointers[-1])
 
     def result(self) -> DegreeDistribution:
+        if self._last != self._edges:
+            raise self._wrong_end(self._last)
         lengths = np.frexp(np.arange(_COUNTED_ALONE))[1]
         by_length = self._powers + np.bincount(lengths, self._alone, _POWERS).astype(np.int64)
         bins = [
@@ -147,8 +158,10 @@ class _Tally:
         bits = int(np.searchsorted(sums[-1] + np.cumsum(self._powers), half))
         return 1 << (bits - 1)
 
-    def _damaged(self, place: int) -> FormatError:
-        what = "do not begin at 0" if place == 0 else f"decrease at place {place}"
+    def _wrong_end(self, found: int) -> FormatError:
+        return self._damaged(f"reach {found} where {self._edges} edges were recorded")
+
+    def _damaged(self, what: str) -> FormatError:
         return FormatError(
             f"the row pointers of {self._path} {what}",
             path=self._path,
@@ -159,7 +172,10 @@ class _Tally:
 def _pieces(path: Path, offset: int, nbytes: int) -> Iterator[Degrees]:
     memory = aligned_bytes(_PIECE_BYTES + 2 * DIRECT_ALIGNMENT_BYTES)
     try:
-        with path.open("rb", buffering=0) as file, DirectReader(file.fileno()) as reader:
+        with (
+            os.fdopen(open_regular(path), "rb", buffering=0) as file,
+            DirectReader(file.fileno()) as reader,
+        ):
             starts = range(offset, offset + nbytes, _PIECE_BYTES)
             spans = [(at, min(_PIECE_BYTES, offset + nbytes - at)) for at in starts]
             # Asked first: read-ahead would look like pages that somebody else wanted.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from overspill.errors import FormatError, StaleFileError
-from overspill.storage.arrays import read_array_info
+from overspill.storage.arrays import open_regular, read_array_info
 from overspill.storage.json_files import not_understood, parse_document, publish_json
 from overspill.storage.part_records import PartRecord as PartRecord
 from overspill.storage.records import FileRecord as FileRecord
@@ -86,7 +86,7 @@ def read_manifest(directory: str | Path, *, check_files: bool = True) -> Manifes
     """
     path = Path(directory) / MANIFEST_NAME
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             text = file.read(_LARGEST_MANIFEST)
     except OSError as error:
         raise _no_manifest(Path(directory), error) from error

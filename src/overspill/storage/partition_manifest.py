@@ -6,11 +6,13 @@ like a dataset's: format, version, and the size and header of each book.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from overspill.errors import FormatError
+from overspill.storage.arrays import open_regular
 from overspill.storage.json_files import not_understood, parse_document, publish_json
 from overspill.storage.manifest import check_file
 from overspill.storage.part_records import METHODS
@@ -100,7 +102,7 @@ def read_partition(directory: Path, *, check_files: bool = True) -> PartitionMan
     """
     path = directory / PARTITION_NAME
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             text = file.read(_LARGEST_DOCUMENT)
     except OSError as error:
         raise FormatError(

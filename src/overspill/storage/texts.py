@@ -14,12 +14,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from overspill.errors import FormatError, StaleFileError
+from overspill.errors import FormatError
 from overspill.kernels.strings import copy_strings, hash_strings, match_strings
 from overspill.linux.fetch import PAGE_BYTES, PageFetcher
-from overspill.linux.identity import identify_file
 from overspill.linux.pages import advise, resident_pages
-from overspill.storage.arrays import map_array
+from overspill.storage.arrays import check_unchanged, map_array
 from overspill.storage.records import FileRecord
 
 Ids = npt.NDArray[np.int64]
@@ -128,16 +127,7 @@ class _RandomFile:
 
     def check_unchanged(self) -> None:
         """Refuse to go on over another file: a page past the end of one ends the process."""
-        found = identify_file(self._mapping.path)
-        if found != self._mapping.identity:
-            raise StaleFileError(
-                "an array file changed while its dataset was open: it was replaced, or has "
-                f"{found.nbytes} bytes where it had {self._mapping.nbytes}",
-                path=self.path,
-                needed_bytes=self._mapping.nbytes,
-                available_bytes=found.nbytes,
-                remedy="open the dataset again; build it again if its files are damaged",
-            )
+        check_unchanged(self._mapping)
 
     def blocks(self, starts: Ids, nbytes: int, count: int) -> Iterator[Ids]:
         """Yield which items to touch next, in order, once the pages of the block after are asked.
