@@ -140,7 +140,7 @@ def test_limits_that_change_from_round_to_round_are_named() -> None:
     found = advised(summarised(rounds), QUIET)
     assert [one.about for one in found] == ["machine"] and "(read)" in found[0].finding
     # That Overspill's own rate changes is no limit's change, nor that a derived one does.
-    for name in ("spill", "build_traffic"):
+    for name in ("spill", "build_traffic", "round_trips"):
         steady = [{**HEALTHY, name: HEALTHY[name] / step} for step in (1, 1.9, 2.5)]
         assert advised(summarised(steady), QUIET) == []
 
