@@ -115,6 +115,10 @@ def test_advice_is_exit_status_1_and_none_is_said(
     advice = [Advice("disk", "the disk is slow", "take another")]
     done = _told(monkeypatch, replace(measured[0], advice=advice))
     assert done.exit_code == 1 and "! the disk is slow" in done.stdout
+    busy = Advice("machine", "the machine was busy", "wait")
+    done = _told(monkeypatch, replace(measured[0], advice=[busy]))
+    assert done.exit_code == 0 and "! the machine was busy" in done.stdout
+    assert _told(monkeypatch, replace(measured[0], advice=[busy, *advice])).exit_code == 1
     done = _told(monkeypatch, replace(measured[0], advice=[]))
     assert done.exit_code == 0 and "Nothing to advise" in done.stdout
 

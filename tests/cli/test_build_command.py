@@ -130,6 +130,15 @@ def test_plan_work_and_summary(tmp_path: Path, edges: Path) -> None:
     assert re.search(r"time     partition [\d.]+ s, build rows ", done.stdout)
 
 
+def test_a_directory_that_is_not_free_is_refused_before_the_plan(
+    tmp_path: Path, edges: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").touch()
+    done = typed("build", "--edges", edges, "--out", tmp_path / "out", code=1)
+    assert "holds 'mine'" in done.stderr and "plan" not in done.stderr
+
+
 def test_json_and_no_progress(tmp_path: Path, edges: Path) -> None:
     arguments = ("build", "--edges", edges, "--out", tmp_path / "out", "--no-progress", "--json")
     done = typed(*arguments)

@@ -77,12 +77,15 @@ def test_json(run: Any) -> None:
     shm = next(one for one in told["findings"] if one["check"] == "shm")
     assert shm["remedy"] == "docker run --shm-size=1g IMAGE" and shm["remedy_kind"] == "shell"
     assert set(shm) == {
-        *("check", "severity", "measured", "why", "remedy", "remedy_kind", "sources")
+        *("check", "severity", "measured", "why", "remedy", "remedy_kind", "otherwise", "sources")
     }
     assert told["machine"]["memory"]["limit_bytes"] == GIB
     assert told["machine"]["settings"]["spill_dir"] == "/spill"
     assert json.loads(run(machine(settings=None), "--json").stdout)["machine"]["settings"] is None
-    assert all(all(one.values()) for one in told["findings"] if one["check"] == "software")
+    assert shm["otherwise"] == "export OVERSPILL_SPILL_BATCHES=1"
+    for one in told["findings"]:
+        if one["check"] == "software":
+            assert one.pop("otherwise") is None and all(one.values())
 
 
 def test_this_machine_is_looked_at(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from doctor_machines import GIB, MIB, WELL, machine
 from overspill.cli.doctor.diagnosis import diagnose
 from overspill.cli.doctor.disk import disk_findings
 from overspill.cli.doctor.finding import Finding
-from overspill.cli.doctor.memory import memory_findings
+from overspill.cli.doctor.memory import memory_findings, shm_findings
 from overspill.settings import Settings
 
 V1_GROUP = "/sys/fs/cgroup/memory/job"
@@ -27,6 +28,7 @@ def test_nothing_is_found_where_all_is_well() -> None:
 
 
 MEMORY = {"available_bytes": 100 * MIB, "limit_bytes": 4 * GIB}
+FULL = {"errno": errno.ENOSPC, "path": "/", "elsewhere": "/var/tmp/overspill"}
 # What is changed; then check and severity, a word of what was measured, and the remedy.
 ROWS: list[tuple[dict[str, Any], str, str, str]] = [
     (
@@ -182,10 +184,31 @@ ROWS: list[tuple[dict[str, Any], str, str, str]] = [
         "export OVERSPILL_DIR=/path/on/a/local/disk",
     ),
     (
-        {"spill_dir": {"path": "/work"}, "settings": Settings()},
+        {
+            "spill_dir": {"path": "/work", "chosen_by": "current directory"},
+            "settings": Settings(),
+        },
+        "spill_dir advice",
+        "OVERSPILL_DIR is not set",
+        "export OVERSPILL_DIR=/work/overspill-spill",
+    ),
+    (
+        {"spill_dir": {"path": "/work", "chosen_by": "--dir"}, "settings": Settings()},
         "spill_dir advice",
         "OVERSPILL_DIR is not set",
         "export OVERSPILL_DIR=/work",
+    ),
+    (
+        {"spill_dir": {**FULL, "reserves": False, "free_bytes": 4096}},
+        "spill_dir problem",
+        "the disk of / is full: 4.0 KiB free of 1000.0 GiB",
+        'overspill clean /; du -x -h "$(df --output=target / | tail -n 1)" | sort -h | tail',
+    ),
+    (
+        {"spill_dir": {**FULL, "refusal": "no file can be made there"}},
+        "spill_dir problem",
+        "the disk of / is full: 600.0 GiB free",
+        'overspill clean /; du -x --inodes "$(df --output=target / | tail -n 1)" | sort -n | tail',
     ),
     (
         {"spill_dir": {"spare_bytes": -5}},
@@ -386,6 +409,45 @@ def test_a_full_group_is_relieved_of_what_fills_it() -> None:
 def test_of_what_stands_against_a_directory_the_first_is_told_alone() -> None:
     parts = {"memory_backed": True, "spare_bytes": 0, "read_ahead_bytes": 8 * MIB, "refusal": "x"}
     assert "memory" in only(list(disk_findings(machine(spill_dir=parts)))).measured
+
+
+@pytest.mark.parametrize(
+    ("settings", "otherwise"),
+    [
+        (None, "export OVERSPILL_DIR=/work/overspill-spill OVERSPILL_SPILL_BATCHES=1"),
+        (Settings(), "export OVERSPILL_DIR=/work/overspill-spill OVERSPILL_SPILL_BATCHES=1"),
+        (Settings(spill_batches=True), "export OVERSPILL_DIR=/work/overspill-spill"),
+        (Settings(spill_dir=Path("/spill")), "export OVERSPILL_SPILL_BATCHES=1"),
+        (Settings(spill_dir=Path("/spill"), spill_batches=True), None),
+    ],
+)
+def test_who_cannot_enlarge_shm_gets_the_line_that_is_missing(
+    settings: Settings | None, otherwise: str | None
+) -> None:
+    held = machine(
+        shm={"total_bytes": 64 * MIB, "free_bytes": 64 * MIB},
+        spill_dir={"path": "/work", "chosen_by": "current directory"},
+        settings=settings,
+    )
+    found = next(shm_findings(held))
+    assert (found.otherwise.text if found.otherwise else None) == otherwise
+    assert "import overspill" in found.why
+    assert ("cannot be changed" in found.why) == (otherwise is not None)
+
+
+def test_a_directory_that_will_not_do_is_not_offered() -> None:
+    held = machine(
+        shm={"total_bytes": 64 * MIB, "free_bytes": 64 * MIB},
+        spill_dir={"memory_backed": True},
+        settings=Settings(),
+    )
+    found = next(shm_findings(held)).otherwise
+    assert found and found.text.startswith("export OVERSPILL_DIR=/path/on/a/disk ")
+
+
+def test_another_disk_is_named_beside_what_fills_this_one() -> None:
+    found = only(list(disk_findings(machine(spill_dir={**FULL, "reserves": False}))))
+    assert "OVERSPILL_DIR=/var/tmp/overspill" in found.why and "bus error" not in found.why
 
 
 def test_problems_come_first() -> None:

@@ -144,6 +144,14 @@ def test_a_disk_that_cannot_reserve(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not measuring.will_do(held)
 
 
+def test_a_full_disk_is_told_from_one_that_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Injected(monkeypatch, "fallocate", errno.ENOSPC)
+    held = measure_spill_directory(SpillDirectory(path=str(tmp_path), chosen_by="--dir"), Places())
+    assert held.errno == errno.ENOSPC and held.reserves is False
+
+
 def test_a_file_in_the_place_of_the_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     held = measure(tmp_path / "file" / "spill").spill_dir

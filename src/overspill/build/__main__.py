@@ -46,6 +46,8 @@ def main() -> int:
     threading.Thread(target=_end_with_parent, name="overspill-parent", daemon=True).start()
     send = _sender(events)
     try:
+        if PLAN_ONLY_OPTION not in sys.argv:  # whose plan is told whatever follows
+            _require_place(Path(spec.out))
         inputs = Inputs.open(without_streams(spec))
         leave_out_linear_algebra()
         warm_kernels(spec, inputs)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from overspill.cli.bench.leftovers import PREFIX, leftovers, marked_running
 from overspill.cli.bench.sizes import Sizes
 from overspill.errors import DiskRefusedError, SpillDirError
 from overspill.linux.mounts import filesystem_type, is_memory_backed
@@ -32,12 +33,12 @@ def place_for(parent: Path, sizes: Sizes, *, smaller: Sizes | None = None) -> It
     Raises:
         SpillDirError: No directory, not writable, or memory in disguise.
         DiskRefusedError: Too little room beside the share of the disk that stays free.
-        UnavailableError: The file system cannot be asked.
+        UnavailableError: The file system cannot be asked, or has no locks.
     """
     _require_disk(parent)
     _require_room(parent, sizes.disk_bytes, smaller.disk_bytes if smaller else None)
     try:
-        made = tempfile.TemporaryDirectory(prefix="overspill-bench-", dir=parent)
+        made = tempfile.TemporaryDirectory(prefix=PREFIX, dir=parent)
     except OSError as error:
         raise SpillDirError(
             f"{parent.resolve()} cannot be written: {error.strerror}",
@@ -45,7 +46,7 @@ def place_for(parent: Path, sizes: Sizes, *, smaller: Sizes | None = None) -> It
             errno=error.errno,
             remedy="choose another directory: overspill bench --dir DIR",
         ) from error
-    with made as name, _spilling_into(Path(name).resolve()) as work:
+    with made as name, marked_running(Path(name)), _spilling_into(Path(name).resolve()) as work:
         yield work
 
 
@@ -87,6 +88,11 @@ def _require_room(parent: Path, needed: int, quick: int | None) -> None:
     remedy = "free some space, or choose another disk with --dir"
     if quick is not None and quick <= room:
         remedy = f"overspill bench --quick, which takes {format_bytes(quick)}; or {remedy}"
+    left = leftovers(parent)
+    if left.sizes:
+        remedy = (
+            f"{left.command()}, which removes what killed benches left, {left.told()}; {remedy}"
+        )
     raise DiskRefusedError(
         "the bench's files do not fit this disk, of which a twentieth stays free",
         path=str(parent.resolve()),

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import psutil
 
-from overspill.cli.bench.advice import Advice, Conditions, advised
+from overspill.cli.bench.advice import LEFT, Advice, Conditions, advised
 from overspill.cli.bench.figures import Figure, summarised
 from overspill.cli.bench.files import pattern
+from overspill.cli.bench.leftovers import leftovers
 from overspill.cli.bench.place import place_for
 from overspill.cli.bench.receiver import Receiver
 from overspill.cli.bench.sizes import Sizes
@@ -94,8 +95,15 @@ def measure(
         seconds=time.monotonic() - started,
         around=around,
         figures=figures,
-        advice=advised(figures, around),
+        advice=[*_left(parent), *advised(figures, around)],
     )
+
+
+def _left(parent: Path) -> list[Advice]:
+    left = leftovers(parent)
+    if not left.sizes:
+        return []
+    return [Advice(LEFT, f"benches that were killed have left {left.told()}", left.command())]
 
 
 def run_rounds(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from overspill import __version__
 from overspill.cli.bench.figures import LIMITS, Figure, Spread
-from overspill.cli.lines import glued, wrapped
+from overspill.cli.lines import glued, harmless, wrapped
 from overspill.cli.progress import format_count
 from overspill.units import format_bytes
 
@@ -72,7 +72,7 @@ def _head(report: Report) -> Iterator[str]:
         told.append(f"read-ahead {format_bytes(around.read_ahead_bytes)}")
     if not around.direct:
         told.append("no direct I/O")
-    yield f"{report.directory} ({', '.join(glued(one) for one in told)})"
+    yield f"{harmless(report.directory)} ({', '.join(glued(one) for one in told)})"
     rounds = "1 round" if report.rounds == 1 else f"medians of {report.rounds} rounds"
     yield f"{rounds}, {report.seconds:.0f} s"
 

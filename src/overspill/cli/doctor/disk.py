@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import shlex
 from collections.abc import Iterator
 
 from overspill.cli.doctor.finding import Finding, Remedy, Severity
-from overspill.cli.doctor.machine import Machine
-from overspill.cli.doctor.remedies import another_directory
+from overspill.cli.doctor.machine import Machine, SpillDirectory
+from overspill.cli.doctor.remedies import another_directory, directory_to_set, what_fills
 from overspill.cli.read_ahead_window import window_command, window_fault
+from overspill.linux.mounts import nearest_existing
 from overspill.storage.spill_files import FLOOR_SHARE
 from overspill.units import format_bytes
 
+_TRIAL_BYTES = 1 << 20
 _LEAST_SPARE_BYTES = 1 << 30
 _NETWORK = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "9p", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "afs"}
@@ -48,8 +51,9 @@ def disk_findings(machine: Machine) -> Iterator[Finding]:
             severity="advice",
             measured="OVERSPILL_DIR is not set",
             why="Without it no tensor is spilled, and batches that do not fit /dev/shm have "
-            "nowhere to go.",
-            remedy=Remedy(f"export OVERSPILL_DIR={shlex.quote(held.path)}"),
+            "nowhere to go. For batches it is not enough: they also need "
+            "OVERSPILL_SPILL_BATCHES=1, or overspill.spill_batches() in the program.",
+            remedy=Remedy(f"export OVERSPILL_DIR={directory_to_set(held)}"),
         )
     yield from _room(machine)
     yield from _kind(machine)
@@ -68,6 +72,8 @@ def _obstacle(machine: Machine) -> Finding | None:
             "is refused.",
             remedy,
         )
+    elif held.errno == errno.ENOSPC:
+        told = _full(held)
     elif held.refusal is not None:
         told = held.refusal, "No spill file can be made there.", remedy
     elif held.copy_on_write and not (settings and settings.allow_cow_disk):
@@ -94,6 +100,24 @@ def _obstacle(machine: Machine) -> Finding | None:
     measured, why, what_to_do = told
     return Finding(
         check="spill_dir", severity="problem", measured=measured, why=why, remedy=what_to_do
+    )
+
+
+def _full(held: SpillDirectory) -> tuple[str, str, Remedy]:
+    free = held.free_bytes or 0
+    # Bytes enough, and no file can be made: their number is limited as well.
+    by_number = held.refusal is not None and free > _TRIAL_BYTES
+    there = held.path if held.exists else str(nearest_existing(held.path))
+    why = "A spill file has its blocks reserved before anything is written, and none are left."
+    if by_number:
+        why = "The disk has bytes left and no room for another file: df -i."
+    if held.elsewhere is not None:
+        why += f" There is room on another disk: OVERSPILL_DIR={shlex.quote(held.elsewhere)}."
+    return (
+        f"the disk of {held.path} is full: {format_bytes(free)} free of "
+        f"{format_bytes(held.total_bytes or 0)}",
+        why,
+        what_fills(there, by_number=by_number),
     )
 
 

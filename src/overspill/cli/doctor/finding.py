@@ -35,6 +35,7 @@ class Finding:
         measured: What was measured, with its figure.
         why: Why it matters.
         remedy: What to do about it.
+        otherwise: What does as well, for those who cannot do the remedy.
         sources: Where it is known from, for faults of other packages.
     """
 
@@ -43,4 +44,5 @@ class Finding:
     measured: str
     why: str
     remedy: Remedy
+    otherwise: Remedy | None = None
     sources: tuple[str, ...] = ()

@@ -73,6 +73,7 @@ class SpillDirectory:
         reserves: Whether blocks can be reserved; tried.
         locks: Whether files can be locked; tried.
         reason: Why the trial failed.
+        errno: The system's error number of that failure.
         read_ahead_bytes: How far the kernel reads ahead.
         read_ahead_setting: The file that sets it, in KiB.
         elsewhere: Another directory here, on a disk that would do; looked for where this will not.
@@ -91,6 +92,7 @@ class SpillDirectory:
     reserves: bool | None = None
     locks: bool | None = None
     reason: str | None = None
+    errno: int | None = None
     read_ahead_bytes: int | None = None
     read_ahead_setting: str | None = None
     elsewhere: str | None = None

@@ -180,8 +180,16 @@ def measure_spill_directory(held: SpillDirectory, places: Places) -> SpillDirect
         return replace(held, refusal=error.message)
     trial = try_disk(nearest_existing(path))
     if not trial.writable:
-        return replace(held, refusal=f"no file can be made there: {trial.reason}")
-    return replace(held, reserves=trial.reserves, locks=trial.locks, reason=trial.reason)
+        return replace(
+            held, errno=trial.errno, refusal=f"no file can be made there: {trial.reason}"
+        )
+    return replace(
+        held,
+        reserves=trial.reserves,
+        locks=trial.locks,
+        reason=trial.reason,
+        errno=trial.errno,
+    )
 
 
 def will_do(held: SpillDirectory) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from overspill.cli.doctor.finding import Finding, Remedy, Severity
 from overspill.cli.doctor.machine import Machine, Memory
-from overspill.cli.doctor.remedies import larger_shm, more_memory, sized
+from overspill.cli.doctor.remedies import directory_to_set, larger_shm, more_memory, sized
 from overspill.units import format_bytes
 
 _MIB, _GIB = 1 << 20, 1 << 30
@@ -135,10 +135,32 @@ def _small_shm(machine: Machine) -> Finding:
         severity=_severity_of_full(machine) if total < _TOO_SMALL_SHM_BYTES else "advice",
         measured=f"{machine.shm.path} has {_size(total)} in all",
         why="Batches of loader workers go through it, two a worker, up to some hundred MiB each: "
-        "a DataLoader that fills it dies of an error. Or let them go through files: "
-        "OVERSPILL_SPILL_BATCHES=1.",
+        f"a DataLoader that fills it dies of an error. {_through_files(machine)}",
         remedy=larger_shm(machine.surroundings, max(_GIB, min(_LARGE_SHM_BYTES, limit // 2))),
+        otherwise=_export(machine),
     )
+
+
+def _through_files(machine: Machine) -> str:
+    if _export(machine) is None:
+        return (
+            "In programs that import overspill, those that do not fit go through files in "
+            "OVERSPILL_DIR, as is set."
+        )
+    return (
+        "Where its size cannot be changed, let those that do not fit go through files: with both "
+        "OVERSPILL_DIR and OVERSPILL_SPILL_BATCHES=1, in a program that says import overspill."
+    )
+
+
+def _export(machine: Machine) -> Remedy | None:
+    """What is still to be set for batches to go through files."""
+    settings, missing = machine.settings, []
+    if settings is None or settings.spill_dir is None:
+        missing.append(f"OVERSPILL_DIR={directory_to_set(machine.spill_dir)}")
+    if settings is None or not settings.spill_batches:
+        missing.append("OVERSPILL_SPILL_BATCHES=1")
+    return Remedy(f"export {' '.join(missing)}") if missing else None
 
 
 def _severity_of_full(machine: Machine) -> Severity:

@@ -9,6 +9,8 @@ import shlex
 from pathlib import Path
 
 from overspill.cli.doctor.finding import Remedy
+from overspill.cli.doctor.machine import SpillDirectory
+from overspill.cli.doctor.measure import will_do
 from overspill.linux.surroundings import Surroundings
 
 _GIB = 1 << 30
@@ -75,6 +77,23 @@ def another_directory(place: Surroundings, elsewhere: str | None) -> Remedy:
     if place in ("docker", "podman"):
         return Remedy(f"{place} run -v /var/tmp:/spill -e OVERSPILL_DIR=/spill IMAGE")
     return Remedy("export OVERSPILL_DIR=/path/on/a/local/disk")
+
+
+def directory_to_set(held: SpillDirectory) -> str:
+    """What OVERSPILL_DIR may be set to: a directory made for it, quoted for a shell."""
+    if not will_do(held):
+        return shlex.quote(held.elsewhere or "/path/on/a/disk")
+    # Where nobody chose it, it is where somebody works.
+    below = "overspill-spill" if held.chosen_by == "current directory" else ""
+    return shlex.quote(str(Path(held.path) / below))
+
+
+def what_fills(path: str, *, by_number: bool) -> Remedy:
+    """Find what fills the disk of an existing path: with bytes, or with the number of files."""
+    path, what = shlex.quote(path), "--inodes" if by_number else "-h"
+    mount = f'"$(df --output=target {path} | tail -n 1)"'
+    order = "sort -n" if by_number else "sort -h"
+    return Remedy(f"overspill clean {path}; du -x {what} {mount} | {order} | tail")
 
 
 def more_open_files(place: Surroundings, wanted: int, most: int | None) -> Remedy:

@@ -77,6 +77,7 @@ def as_json(machine: Machine, findings: list[Finding]) -> dict[str, Any]:
                 "why": one.why,
                 "remedy": one.remedy.text,
                 "remedy_kind": one.remedy.kind,
+                "otherwise": one.otherwise.text if one.otherwise else None,
                 "sources": list(one.sources),
             }
             for one in findings
@@ -142,16 +143,18 @@ def _finding_lines(finding: Finding, width: int) -> Iterator[Line]:
         yield line, style
     for line in _wrapped(finding.why, width, "  ", "  "):
         yield line, ""
-    for line in _remedy_lines(finding.remedy, width):
+    for line in _remedy_lines(finding.remedy, width, _LABELS[finding.remedy.kind]):
         yield line, "cyan"
+    if finding.otherwise is not None:
+        for line in _remedy_lines(finding.otherwise, width, "or: "):
+            yield line, "cyan"
 
 
-def _remedy_lines(remedy: Remedy, width: int) -> list[str]:
+def _remedy_lines(remedy: Remedy, width: int, label: str) -> list[str]:
     """The remedy on lines that are still one command, or one value, when they are pasted."""
-    label = f"  {_LABELS[remedy.kind]}"
     lines: list[str] = []
     for text in remedy.text.splitlines():
-        lines += _folded(text, width, label if not lines else "    ", remedy.kind)
+        lines += _folded(text, width, f"  {label}" if not lines else "    ", remedy.kind)
     return lines
 
 
