@@ -61,7 +61,7 @@ MEASURES = (
         "sequential_write",
         0.5,
     ),
-    Kind("mapped_read", "map", "B", "a mapped tensor read in order, cold", "sequential_read", 0.3),
+    Kind("mapped_read", "map", "B", "a mapped tensor read in order, cold", "sequential_read", 0.2),
     Kind(
         "gather",
         "gather",
