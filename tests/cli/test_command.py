@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import overspill
+from overspill.cli.app import _Harmless
 from overspill.cli.demo.cora import FILES
 from small_graphs import random_graph
 
@@ -202,3 +204,22 @@ def test_info_lists_everything_that_a_dataset_holds(tmp_path: Path) -> None:
     for what in ("csc array w", "csc counts", "csc edge_ids", "hashes of ids", "text of ids, data"):
         assert what in told
     assert "numbers, renumbered" in told and "duplicates: 1" in told and "self loops: 1" in told
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["status", "--help"]])
+def test_a_full_disk_under_help_is_one_line(arguments: list[str]) -> None:
+    argv = [sys.executable, "-c", "from overspill.cli import main; main()", *arguments]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "overspill: No space left on device\n")
+
+
+@pytest.mark.parametrize("verb", ["status", "clean", "info", "verify"])
+def test_a_path_cannot_act_on_the_terminal(verb: str, tmp_path: Path) -> None:
+    told = command(verb, tmp_path / "none\x1b[31mred", code=1).stderr
+    assert "\x1b" not in told and r"none\x1b[31mred" in told and "\n  what to do" in told
+
+
+def test_what_the_library_warns_of_cannot_act_on_the_terminal() -> None:
+    record = logging.LogRecord("overspill", logging.WARNING, "", 0, "kept %s", ("a\x1b[2J",), None)
+    assert _Harmless("overspill: %(message)s").format(record) == r"overspill: kept a\x1b[2J"

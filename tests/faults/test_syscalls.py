@@ -26,7 +26,8 @@ from overspill.errors import (
 )
 from overspill.linux import libc, locks
 from overspill.storage import direct_write
-from overspill.storage.leases import LEASE_NAME, reclaim_dead_runs
+from overspill.storage.leases import reclaim_dead_runs
+from overspill.storage.run_removal import LEASE_NAME
 from overspill.storage.workspace import leave_runs
 from overspill.tensors import spill
 from spilling import open_descriptors, spill_files

@@ -405,3 +405,15 @@ def test_a_notebook_shows_it_in_a_frame() -> None:
     assert shown.startswith("<iframe ") and shown.endswith("</iframe>")
     inner = shown.split('srcdoc="', 1)[1].split('"', 1)[0]
     assert "<" not in inner and "&lt;!doctype html&gt;" in inner
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"title": 5}, {"title": b"x"}, *({"interval": one} for one in ("1", None, True, 1j, 10**400))],
+)
+def test_wrong_arguments_are_refused_before_anything_begins(
+    wrong: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=next(iter(wrong))):
+        ov.record_memory(tmp_path / "r.html", **wrong)
+    assert list(tmp_path.iterdir()) == []

@@ -15,8 +15,8 @@ from capabilities import requires
 from overspill.errors import DiskRefusedError, SpillDirError
 from overspill.linux.locks import lock_exclusive
 from overspill.storage import nameless_files
-from overspill.storage.leases import LEDGER_NAME
 from overspill.storage.nameless_files import open_nameless_file
+from overspill.storage.run_removal import LEDGER_NAME
 from overspill.storage.workspace import join_run, leave_runs, run_room
 from spilling import open_descriptors
 

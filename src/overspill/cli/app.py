@@ -22,7 +22,7 @@ from overspill.cli.demo.verb import demo
 from overspill.cli.doctor.verb import doctor
 from overspill.cli.help_text import CLOSED_PIPE, Verb, Verbs
 from overspill.cli.info import info
-from overspill.cli.lines import say
+from overspill.cli.lines import harmless_lines, say
 from overspill.cli.partition import partition
 from overspill.cli.status import status
 from overspill.cli.streams import forget_reader, prepare_streams
@@ -86,7 +86,7 @@ def _end_with(
 ) -> NoReturn:
     if debugging:
         raise error
-    say(f"overspill: {told}", err=True, indent=2)
+    say(f"overspill: {harmless_lines(told)}", err=True, indent=2)
     raise typer.Exit(status) from error
 
 
@@ -121,10 +121,15 @@ def _frame(
     _debugging = debug
 
 
+class _Harmless(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return harmless_lines(super().format(record))
+
+
 def _show_warnings() -> None:
     """What the library warns of, as the command's own words: there is nobody else to show it."""
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("overspill: %(message)s"))
+    handler.setFormatter(_Harmless("overspill: %(message)s"))
     logging.getLogger("overspill").addHandler(handler)
 
 

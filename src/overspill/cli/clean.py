@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from overspill.cli.lines import counted, harmless
-from overspill.cli.spill_place import spill_place
+from overspill.cli.spill_place import refuse_dataset, spill_place
 from overspill.units import format_bytes
 
 
@@ -22,13 +22,16 @@ def clean(
 ) -> None:
     """Remove the spill files of runs that have no process left; never those of a living run.
 
-    Exit status 0, or 1 where the directory cannot be looked into, or a dead run had to be kept.
+    Exit status 0, or 1 where the directory, or a run, cannot be looked into, or a dead run had to
+    be kept.
     """
-    from overspill.storage.leases import sweep_dead_runs
+    from overspill.storage.leases import run_directories, sweep_dead_runs
     from overspill.storage.survey import require_readable
 
     place = spill_place(directory, "clean")
     require_readable(place)
+    if not run_directories(place):
+        refuse_dataset(place)
     dead = sweep_dead_runs(place, dry_run=dry_run)
     for run in dead:
         if run.files or run.kept is None:
@@ -42,5 +45,8 @@ def clean(
     told = f"{counted(len(gone), 'dead run')} {done} from {harmless(str(place))}, {total}"
     typer.echo(told)
     if len(gone) < len(dead):
-        typer.echo("  what to do: look into the directories that were kept", err=True)
+        others = all(run.is_others for run in dead if run.kept is not None)
+        whose = "clean as their owner, as root, or on their machine"
+        what = whose if others else "look into the directories that were kept"
+        typer.echo(f"  what to do: {what}", err=True)
         raise typer.Exit(1)

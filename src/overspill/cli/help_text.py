@@ -13,7 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from overspill.cli.lines import columns_of, wrapped
+from overspill.cli.lines import columns_of, say, wrapped
 from overspill.cli.streams import forget_reader
 
 _ROOM_FOR_TWO_COLUMNS = 60
@@ -46,12 +46,16 @@ class _HelpContext(_Context):  # type: ignore[misc]
 
 class _EndsWithItsReader:
     def make_context(self, *arguments: Any, **options: Any) -> Any:
-        """Where help is written: a closed pipe is no error."""
+        """Where help and version are written: a closed pipe is no error, a full disk is one."""
         try:
             return super().make_context(*arguments, **options)  # type: ignore[misc]
         except BrokenPipeError:
             forget_reader()
             raise typer.Exit(CLOSED_PIPE) from None
+        except OSError as error:
+            forget_reader()
+            say(f"overspill: {error.strerror or error}", err=True, indent=2)
+            raise typer.Exit(1) from None
 
 
 class Verb(_EndsWithItsReader, TyperCommand):

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from overspill.cli.lines import columns_of, glued, harmless, say, table, wrapped
+from overspill.cli.lines import columns_of, glued, harmless, harmless_lines, say, table, wrapped
 from overspill.units import format_bytes
 
 _DIRECTION = {"csc": "in-degree", "csr": "out-degree"}
@@ -61,11 +61,6 @@ def info(
         raise typer.Exit(1)
 
 
-def harmless_lines(text: str) -> str:
-    """As `harmless`, of lines that stay lines."""
-    return "\n".join(map(harmless, text.split("\n")))
-
-
 def _dataset_text(found: dict[str, Any], columns: int | None) -> Iterator[str]:
     yield table(list(_rows(found)), columns, right=(3,))
     for key, edge in found["edge_types"].items():
@@ -76,7 +71,7 @@ def _dataset_text(found: dict[str, Any], columns: int | None) -> Iterator[str]:
     yield ""
     part = found["partition"]
     if part is not None:
-        yield f"part {part['index']} of {part['num_parts']}, by {part['method']}"
+        yield f"part {part['index']} of {part['num_parts']}, by {harmless(part['method'])}"
     yield f"{format_bytes(found['size_bytes'])} in all"
     yield wrapped(_origin(found), columns, indent=2)
 
@@ -141,7 +136,10 @@ def _partition_text(found: dict[str, Any], columns: int | None) -> Iterator[str]
         rows.append((harmless(part["path"]), *counts, format_bytes(part["size_bytes"])))
     yield table(rows, columns, right=(1, 2, 3))
     yield ""
-    books = [(f"book of {name}", *_array_row(book)[1:]) for name, book in found["books"].items()]
+    books = [
+        (f"book of {harmless(name)}", *_array_row(book)[1:])
+        for name, book in found["books"].items()
+    ]
     yield table(books, columns, right=(3,))
-    yield f"{len(found['parts'])} parts, by {found['method']}"
+    yield f"{len(found['parts'])} parts, by {harmless(found['method'])}"
     yield wrapped(_origin(found), columns, indent=2)

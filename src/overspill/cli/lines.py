@@ -112,3 +112,8 @@ def counted(number: int, what: str) -> str:
 def harmless(text: str) -> str:
     """Text of unknown origin as a terminal may show it: what it would obey is written out."""
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
+def harmless_lines(text: str) -> str:
+    """As `harmless`, of lines that stay lines."""
+    return "\n".join(map(harmless, text.split("\n")))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
-from overspill.errors import SettingsError
+from overspill.errors import SettingsError, SpillDirError
 from overspill.settings import current_settings
 
 
@@ -16,3 +17,24 @@ def spill_place(directory: Path | None, verb: str) -> Path:
             "no spill directory is given", remedy=f"overspill {verb} DIR, or set OVERSPILL_DIR"
         )
     return place
+
+
+def refuse_dataset(place: Path) -> None:
+    """Refuse a directory without a run that is a dataset, whole or unfinished.
+
+    Raises:
+        SpillDirError: It is one, and no spill directory.
+    """
+    from overspill.build.journal import is_unfinished_build
+    from overspill.storage.manifest import MANIFEST_NAME
+    from overspill.storage.partition_manifest import PARTITION_NAME
+
+    whole = any((place / name).is_file() for name in (MANIFEST_NAME, PARTITION_NAME))
+    if whole or is_unfinished_build(place):
+        told = "a dataset" if whole else "an unfinished build of a dataset"
+        look = f"look at it with overspill info {shlex.quote(str(place))}, or " if whole else ""
+        raise SpillDirError(
+            f"{place} is {told}, no spill directory",
+            path=str(place),
+            remedy=f"{look}give the directory that OVERSPILL_DIR names",
+        )

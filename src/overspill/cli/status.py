@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from overspill.cli.lines import columns_of, harmless
-from overspill.cli.spill_place import spill_place
+from overspill.cli.spill_place import refuse_dataset, spill_place
 
 if TYPE_CHECKING:
     from overspill.storage.run_reports import FileReport, RunReport, SpillDirReport
@@ -54,6 +54,8 @@ def status(
     try:
         while True:
             report = survey_spill_dir(place)
+            if not report.runs:
+                refuse_dataset(place)
             if as_json:
                 typer.echo(json.dumps(to_json(report)))
             else:

@@ -52,12 +52,20 @@ def total_lines(report: SpillDirReport, *, width: int | None) -> list[str]:
     free, total = format_bytes(report.free_bytes), format_bytes(report.total_bytes)
     disk = _joined([f"{free} free of {total}", harmless(report.file_system)])
     lines += _fact("disk", disk, width)
-    if dead:
-        size = format_bytes(sum(run.nbytes for run in dead))
-        told = f"{glued(counted(len(dead), 'dead run'))} {glued(f'({size})')}, removed by the next"
+    own = [run for run in dead if run.is_removable]
+    if own:
+        told = f"{_dead_runs(own)}, removed by the next"
         command = f"overspill clean {shlex.quote(harmless(str(report.directory)))}"
         lines += _fact("to clean", f"{told} run that begins here, or by: {command}", width)
+    if len(own) < len(dead):
+        others = _dead_runs([run for run in dead if not run.is_removable])
+        lines += _fact("others'", f"{others}, not this user's: its owner, or root, cleans", width)
     return lines
+
+
+def _dead_runs(runs: list[RunReport]) -> str:
+    size = format_bytes(sum(run.nbytes for run in runs))
+    return f"{glued(counted(len(runs), 'dead run'))} {glued(f'({size})')}"
 
 
 def format_age(seconds: float) -> str:

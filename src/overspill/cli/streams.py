@@ -25,12 +25,12 @@ def prepare_streams() -> None:
 
 
 def forget_reader() -> None:
-    """After a closed pipe: what is still to be flushed goes nowhere, without another error."""
+    """After a closed pipe or a full disk: what is left to flush goes nowhere, without an error."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
             try:
                 stream.flush()
-            except BrokenPipeError:
+            except OSError:
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, stream.fileno())
                 os.close(nowhere)

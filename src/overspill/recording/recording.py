@@ -29,7 +29,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from overspill.errors import DiskRefusedError, InputError, UnavailableError
+from overspill.errors import DiskRefusedError, UnavailableError
+from overspill.recording.arguments import require_interval, require_title
 from overspill.recording.document import as_json
 from overspill.recording.fields import column
 from overspill.recording.ledger import Ledger, Snapshot
@@ -73,10 +74,7 @@ class Recording:
         interval: float = 0.1,
         title: str | None = None,
     ) -> None:
-        if not 0.001 <= interval <= 3600:  # NaN is neither
-            raise InputError(
-                f"an interval of {interval} seconds", remedy="take one between 0.001 and 3600"
-            )
+        interval, title = require_interval(interval), require_title(title)
         self.path = None if path is None else require_writable_report(path)
         self._title = _program() if title is None else title
         self._started = datetime.now().astimezone().isoformat(timespec="seconds")
@@ -376,7 +374,7 @@ def record_memory(
         The recording, which has begun; a context manager.
 
     Raises:
-        InputError: The interval or the path is none.
+        InputError: The interval is no number of that range, the path none, the title no text.
         DiskRefusedError: No report could be written there.
         UnavailableError: /proc cannot be read.
     """

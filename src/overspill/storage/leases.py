@@ -19,10 +19,8 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import re
 import secrets
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 
 from overspill.errors import DiskRefusedError, SpillDirError, StaleFileError, UnavailableError
@@ -31,34 +29,25 @@ from overspill.linux.identity import is_this_boot
 from overspill.linux.locks import is_marked, lock_exclusive, lock_shared, mark_span, unlock
 from overspill.linux.mounts import has_local_locks
 from overspill.storage.lease_records import LEASE_BYTES, LeaseRecord, lease_text, read_lease
-from overspill.storage.spill_dirs import unusable
+from overspill.storage.run_removal import (
+    DEAD_DIRECTORY,
+    LEASE_NAME,
+    RUN_DIRECTORY,
+    Reclaimed,
+    delete_run,
+    is_removable,
+    list_run,
+)
+from overspill.storage.spill_dirs import unreadable, unusable
 
-LEASE_NAME = "lease"
-LEDGER_NAME = "ledger"
-SPILL_FILE = re.compile(r"spill_[0-9a-f]{16,32}\.bin")
-RUN_DIRECTORY = re.compile(r"run-[0-9a-f]{32}")
-DEAD_DIRECTORY = re.compile(r"dead-[0-9a-f]{32}")
 _MARK = 0
 _ATTEMPTS = 100
+# Gone, or the name of something else.
+_NO_RUN = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ESPIPE}
+)
 
 logger = logging.getLogger("overspill")
-
-
-@dataclass(frozen=True)
-class Reclaimed:
-    """What a dead run had left.
-
-    Attributes:
-        directory: Where it was; of one that is kept, where it is.
-        files: How many spill files were removed, or would be.
-        nbytes: Their bytes.
-        kept: Why the directory is still there, or would be; None where it goes.
-    """
-
-    directory: Path
-    files: int
-    nbytes: int
-    kept: str | None = None
 
 
 def found_run(spill_dir: Path) -> tuple[Path, int]:
@@ -172,9 +161,17 @@ def reclaim_dead_runs(spill_dir: Path) -> list[Reclaimed]:
         spill_dir: The directory; a missing one holds nothing.
 
     Returns:
-        What was removed.
+        What was removed; what could not be is logged.
     """
-    found = [run for run in sweep_dead_runs(spill_dir) if run.files or run.kept is None]
+    try:
+        swept = sweep_dead_runs(spill_dir)
+    except SpillDirError as error:
+        logger.warning("%s", error)
+        return []
+    for run in swept:
+        if run.kept is not None and not run.is_others:
+            logger.warning("kept %s: %s", run.directory, run.kept)
+    found = [run for run in swept if run.files or run.kept is None]
     for run in found:
         logger.info("reclaimed %s: %d files, %d bytes", run.directory, run.files, run.nbytes)
     return found
@@ -188,18 +185,28 @@ def sweep_dead_runs(spill_dir: Path, *, dry_run: bool = False) -> list[Reclaimed
         dry_run: Remove nothing, and keep nobody from a run while looking.
 
     Returns:
-        Every dead run, also one that had to be kept, with the reason.
+        Every dead run, and every one that nobody could judge, kept with the reason; but for those
+        of other users that cannot be looked into.
+
+    Raises:
+        SpillDirError: The directory cannot be listed.
     """
     found = [_reclaim(directory, dry_run=dry_run) for directory in run_directories(spill_dir)]
     return [run for run in found if run is not None]
 
 
 def run_directories(spill_dir: Path) -> list[Path]:
-    """The directories of a spill directory that have the name of a run, alive or dead."""
+    """The directories of a spill directory that have the name of a run, alive or dead.
+
+    Raises:
+        SpillDirError: It is there and cannot be listed.
+    """
     try:
         names = sorted(os.listdir(spill_dir))  # noqa: PTH208 - names, not paths, are matched
-    except OSError:
+    except FileNotFoundError:
         return []
+    except OSError as error:
+        raise unreadable(error, spill_dir) from error
     return [
         spill_dir / name
         for name in names
@@ -248,34 +255,54 @@ def _first_lease(directory: Path) -> int | None:
 
 def _reclaim(directory: Path, *, dry_run: bool) -> Reclaimed | None:
     try:
-        place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:  # gone already, somebody else's, or no directory
+        with ExitStack() as done:
+            place = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            done.callback(os.close, place)
+            return _judged(directory, place, dry_run=dry_run)
+    except PermissionError:  # somebody else's, alive or dead
         return None
+    except UnavailableError as error:
+        return Reclaimed(directory, 0, 0, kept=error.message)
+    except OSError as error:
+        if error.errno in _NO_RUN:
+            return None
+        return Reclaimed(directory, 0, 0, kept=f"it cannot be looked into: {error}")
+
+
+def _judged(directory: Path, place: int, *, dry_run: bool) -> Reclaimed | None:
+    others = not is_removable(directory)
+    way = (os.O_RDONLY if others else os.O_RDWR) | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    dry_run = dry_run or others
     with ExitStack() as done:
-        done.callback(os.close, place)
         try:
-            lease = os.open(LEASE_NAME, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+            lease = os.open(LEASE_NAME, way, dir_fd=place)
         except FileNotFoundError:
-            # A founder that died before it made its lease; one that lives starts over.
-            gone = _is_empty(place) if dry_run else _remove_if_empty(directory)
-            return Reclaimed(directory, 0, 0) if gone else None
-        except OSError:
-            return None
+            return _reclaim_unleased(directory, place, dry_run=dry_run)
         done.callback(os.close, lease)
-        try:
-            # Before it is read: what a founder has not signed yet may be signed a moment later.
-            if not dry_run and not lock_exclusive(lease):
-                return None
-            record = _own_lease(lease, place)
-        except (UnavailableError, OSError):
+        # Before it is read: what a founder has not signed yet may be signed a moment later.
+        if not dry_run and not lock_exclusive(lease):
             return None
+        record = _own_lease(lease, place)
         if record is None or not lease_in_place(lease, directory):
             return None
-        if dry_run and is_held(lease, marked=record.asks_marks) is not False:
+        held = is_held(lease, marked=record.asks_marks) if dry_run else False
+        if held:
             return None
+        if held is None:
+            told = "the file system does not tell whether its lease is held"
+            return Reclaimed(directory, 0, 0, kept=told)
         if is_beyond_locks(record, directory):
-            return Reclaimed(directory, 0, 0, kept=_told_beyond(record))
-        return _listed_run(directory, place) if dry_run else _delete_run(directory, place)
+            return Reclaimed(directory, 0, 0, kept=_told_beyond(record), is_others=True)
+        return list_run(directory, place) if dry_run else delete_run(directory, place)
+
+
+def _reclaim_unleased(directory: Path, place: int, *, dry_run: bool) -> Reclaimed | None:
+    """What a founder left that died before it made its lease; one that lives starts over."""
+    if os.listdir(place):
+        return None
+    if dry_run:
+        return list_run(directory, place)
+    return Reclaimed(directory, 0, 0) if _remove_if_empty(directory) else None
 
 
 def _own_lease(lease: int, place: int) -> LeaseRecord | None:
@@ -290,65 +317,6 @@ def _told_beyond(record: LeaseRecord) -> str:
         f"it began on {(record.host or '').rpartition('/')[0]!a}, to which the locks of this mount "
         "do not reach: clean it from there"
     )
-
-
-def _told_foreign(names: set[str]) -> str:
-    return f"it holds files that no run makes: {sorted(names)}"
-
-
-def _listed_run(directory: Path, place: int) -> Reclaimed:
-    """What `_delete_run` would do."""
-    files = nbytes = 0
-    left = set()
-    try:
-        for name in os.listdir(place):
-            if SPILL_FILE.fullmatch(name):
-                with suppress(FileNotFoundError):
-                    nbytes += os.stat(name, dir_fd=place, follow_symlinks=False).st_size
-                    files += 1
-            elif name not in (LEDGER_NAME, LEASE_NAME):
-                left.add(name)
-    except OSError as error:
-        return Reclaimed(directory, files, nbytes, kept=f"it cannot be looked into: {error}")
-    return Reclaimed(directory, files, nbytes, kept=_told_foreign(left) if left else None)
-
-
-def _delete_run(directory: Path, place: int) -> Reclaimed | None:
-    files = nbytes = 0
-    dead = directory
-    try:
-        if RUN_DIRECTORY.fullmatch(directory.name):
-            dead = directory.with_name(f"dead-{secrets.token_hex(16)}")
-            try:
-                directory.rename(dead)
-            except FileNotFoundError:  # its founder starts over
-                return None
-        for name in os.listdir(place):
-            if SPILL_FILE.fullmatch(name):
-                size = os.stat(name, dir_fd=place, follow_symlinks=False).st_size
-                os.unlink(name, dir_fd=place)
-                files, nbytes = files + 1, nbytes + size
-            elif name == LEDGER_NAME:
-                os.unlink(name, dir_fd=place)
-        left = set(os.listdir(place)) - {LEASE_NAME}
-        if left:
-            logger.warning("kept %s: %s", dead, _told_foreign(left))
-            return Reclaimed(dead, files, nbytes, kept=_told_foreign(left))
-        with suppress(FileNotFoundError):
-            os.unlink(LEASE_NAME, dir_fd=place)
-        dead.rmdir()
-    except OSError as error:
-        logger.warning("could not remove the dead run %s: %s", dead, error)
-        return Reclaimed(dead, files, nbytes, kept=f"it could not be removed: {error}")
-    return Reclaimed(directory, files, nbytes)
-
-
-def _is_empty(place: int) -> bool:
-    try:
-        with os.scandir(place) as entries:
-            return next(entries, None) is None
-    except OSError:
-        return False
 
 
 def _remove_if_empty(directory: Path) -> bool:

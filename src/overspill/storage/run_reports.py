@@ -62,6 +62,7 @@ class RunReport:
             lease does not tell.
         processes: Those that hold it and can be seen from here.
         files: Its spill files, the largest first.
+        is_removable: Whether this user may remove it once it is dead.
     """
 
     directory: Path
@@ -72,6 +73,7 @@ class RunReport:
     is_of_this_machine: bool | None = None
     processes: tuple[ProcessReport, ...] = ()
     files: tuple[FileReport, ...] = ()
+    is_removable: bool = True
 
     @property
     def nbytes(self) -> int:

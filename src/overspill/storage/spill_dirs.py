@@ -51,6 +51,25 @@ def unusable(error: OSError, spill_dir: Path) -> SpillDirError:
     )
 
 
+def unreadable(error: OSError, spill_dir: Path) -> SpillDirError:
+    """The error for a spill directory whose runs cannot be listed."""
+    number = error.errno or errno.EIO
+    many = "close files, or raise the limit of open ones (ulimit -n)"
+    remedies = {
+        errno.ENOENT: "check the path; a spill directory is made by the first run in it",
+        errno.ENOTDIR: "give the directory that OVERSPILL_DIR names",
+        errno.EACCES: "ask as its owner, or as root",
+        errno.EMFILE: many,
+        errno.ENFILE: many,
+    }
+    return SpillDirError(
+        f"cannot look into the spill directory {printable(spill_dir)}: {os.strerror(number)}",
+        path=printable(spill_dir),
+        errno=number,
+        remedy=remedies.get(number, "check the disk and its mount"),
+    )
+
+
 def require_disk(spill_dir: Path, *, allow_cow_disk: bool = False) -> None:
     """Refuse what no spill file can be made in as it is; makes and changes nothing.
 

@@ -17,8 +17,8 @@ from overspill.linux.identity import FileIdentity, identify_file
 from overspill.linux.locks import lock_exclusive, mark_span, marked_bytes, unlock
 from overspill.linux.mounts import free_disk_bytes, total_disk_bytes
 from overspill.linux.remedies import OPEN_FILES
-from overspill.storage.leases import LEDGER_NAME, RUN_DIRECTORY, SPILL_FILE
 from overspill.storage.open_files import close_file, close_in_children
+from overspill.storage.run_removal import LEDGER_NAME, RUN_DIRECTORY, SPILL_FILE
 from overspill.units import format_bytes
 
 # Always left free: a disk that is full to the brim takes its whole machine down.

@@ -21,7 +21,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from overspill.errors import SpillDirError
 from overspill.linux.cachestat import cached_pages
 from overspill.linux.holders import (
     PROC,
@@ -34,17 +33,10 @@ from overspill.linux.holders import (
 from overspill.linux.identity import is_this_boot
 from overspill.linux.locks import flock_owners
 from overspill.linux.mounts import filesystem_type, free_disk_bytes, total_disk_bytes
-from overspill.linux.paths import printable, require_path
+from overspill.linux.paths import require_path
 from overspill.storage.lease_records import LeaseRecord, read_lease
-from overspill.storage.leases import (
-    DEAD_DIRECTORY,
-    LEASE_NAME,
-    SPILL_FILE,
-    is_beyond_locks,
-    is_held,
-    lease_in_place,
-    run_directories,
-)
+from overspill.storage.leases import is_beyond_locks, is_held, lease_in_place, run_directories
+from overspill.storage.run_removal import DEAD_DIRECTORY, LEASE_NAME, SPILL_FILE, is_removable
 from overspill.storage.run_reports import (
     FileReport,
     ProcessReport,
@@ -52,6 +44,7 @@ from overspill.storage.run_reports import (
     SpillDirReport,
     State,
 )
+from overspill.storage.spill_dirs import unreadable
 from overspill.storage.spill_records import recorded_tensor
 
 _LOOK = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -89,7 +82,9 @@ def survey_spill_dir(spill_dir: str | Path, *, proc: Path = PROC) -> SpillDirRep
         proc,
     )
     found = [_report(directory, seen) for directory in directories]
-    runs = [run for run in found if run is not None]
+    runs = [
+        replace(run, is_removable=is_removable(run.directory)) for run in found if run is not None
+    ]
     mapped = _mapped_files(place, runs, proc)
     runs = [_with_mappings(run, mapped) for run in runs]
     return SpillDirReport(
@@ -112,18 +107,7 @@ def require_readable(spill_dir: Path) -> None:
     try:
         os.scandir(spill_dir).close()
     except OSError as error:
-        number = error.errno or errno.EIO
-        remedies = {
-            errno.ENOENT: "check the path; a spill directory is made by the first run in it",
-            errno.ENOTDIR: "give the directory that OVERSPILL_DIR names",
-            errno.EACCES: "ask as its owner, or as root",
-        }
-        raise SpillDirError(
-            f"cannot look into the spill directory {printable(spill_dir)}: {os.strerror(number)}",
-            path=printable(spill_dir),
-            errno=number,
-            remedy=remedies.get(number, "check the disk and its mount"),
-        ) from error
+        raise unreadable(error, spill_dir) from error
 
 
 @dataclass(frozen=True)
@@ -223,8 +207,10 @@ def _files(place: int) -> tuple[FileReport, ...]:
         if SPILL_FILE.fullmatch(name):
             try:
                 fd = os.open(name, _LOOK, dir_fd=place)
-            except OSError:  # discarded meanwhile
-                continue
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    raise
+                continue  # discarded meanwhile
             try:
                 file = _file(name, fd)
             finally:

@@ -16,13 +16,8 @@ from pathlib import Path
 from overspill.errors import StaleFileError, UnavailableError
 from overspill.linux.paths import require_path
 from overspill.settings import current_settings, export_run, inherited_run
-from overspill.storage.leases import (
-    RUN_DIRECTORY,
-    found_run,
-    lease_in_place,
-    reclaim_dead_runs,
-    take_share,
-)
+from overspill.storage.leases import found_run, lease_in_place, reclaim_dead_runs, take_share
+from overspill.storage.run_removal import RUN_DIRECTORY
 from overspill.storage.spill_dirs import require_disk, require_spill_dir
 from overspill.storage.spill_files import SpillFile, create_spill_file, run_bytes, spare_bytes
 
