@@ -29,8 +29,8 @@ def doctor(
     nothing. Ends with status 1 if there is a problem; advice alone is status 0.
 
     The JSON object has "problems" and "advice" (how many), "findings" (a list of check, severity,
-    measured, why, remedy, remedy_kind, otherwise and sources) and "machine" (all that was measured; sizes are
-    in bytes and end in _bytes, null is not known or no limit).
+    measured, why, remedy, remedy_kind, otherwise and sources) and "machine" (all that was measured;
+    sizes are in bytes and end in _bytes, null is not known or no limit).
     """
     from rich.console import Console
 
