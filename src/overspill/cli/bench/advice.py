@@ -106,7 +106,7 @@ def _busy(figures: Mapping[str, Figure], around: Conditions) -> Iterator[Advice]
     unsteady = [
         figure.kind.shown
         for figure in figures.values()
-        # Round trips take microseconds: on a quiet machine too they differ.
+        # Round trips take microseconds: on a quiet machine too they differ by half.
         if figure.kind.measured
         and figure.kind.unit != "messages"
         and figure.per_second.unsteadiness > UNSTEADY
