@@ -62,11 +62,14 @@ bench: $(STAMP)  ## measure against peers and against the disk
 
 setup: $(STAMP)
 
-# pip with a constraints file that pins every version, build requirements included.
+# pip with a constraints file that pins every version, build requirements included. Lightning lies
+# apart, for one page: PyG imports it wherever it is found, in every process of every test.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet torch==2.13.0
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --editable '.[pyg,dev]'
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --no-deps \
+		--upgrade --target $(VENV)/lightning lightning lightning-utilities pytorch-lightning torchmetrics
 	touch $@
 
 $(DOCS_STAMP): $(STAMP)

@@ -27,6 +27,10 @@ from overspill.linux.mounts import read_mounts
 _FAILED = pytest.StashKey[bool]()
 
 
+# Workers that run side by side have it set, and output that is piped would be wrapped all the same.
+os.environ.pop("COLUMNS", None)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     isolate_shared_memory()
     _take_own_temporary_directory(config)

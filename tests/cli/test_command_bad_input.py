@@ -199,7 +199,14 @@ def test_a_result_that_nobody_reads(here: Path, unread: int) -> None:
     random_graph(here / "g")
     done = started(["info", "g"], stdout=unread, stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (141, "")
-    for arguments in (["--help"], ["info", "--help"]):
+    Path("spill").mkdir()
+    for arguments in (
+        ["--help"],
+        ["info", "--help"],
+        ["doctor"],
+        ["status", "spill"],
+        ["clean", "--dry-run", "spill"],
+    ):
         done = started(arguments, stdout=unread, stderr=subprocess.PIPE)
         assert (done.returncode, done.stderr) == (141, "")
     done = started(["info", "absent"], stdout=subprocess.PIPE, stderr=unread)

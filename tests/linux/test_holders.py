@@ -133,4 +133,4 @@ def test_commands_are_quoted_as_a_shell_takes_them(tmp_path: Path) -> None:
     assert command_of(12, proc=tmp_path) == "nginx: worker"
     assert command_of(13, proc=tmp_path) is None
     assert command_of(14, proc=tmp_path) is None
-    assert "pytest" in (command_of(os.getpid()) or "")
+    assert "python" in (command_of(os.getpid()) or "")

@@ -102,6 +102,6 @@ def test_rows_cost_no_memory_as_they_grow(
     assert result.kills == 0
     small, large = json.loads(result.stdout)
     # Beside the budget: the pieces of the caller, three of each kind, and threads.
-    assert small > MIB, "or nothing was sampled"
+    assert small > MIB // 2, "or nothing was sampled"
     assert max(small, large) <= BUDGET + 3 * MIB, (small, large)
     assert large <= 1.2 * small + 2 * MIB, (small, large)

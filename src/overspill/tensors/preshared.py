@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -141,6 +142,8 @@ def log_placement(
     if demand.random_access and placement.home == "disk":
         told = "%s (%s) is written at random and must go to disk, which is slow: %s"
         logger.warning(told, what, size, placement.reason)
+        # The logger is silent until a program configures it.
+        warnings.warn(told % (what, size, placement.reason), RuntimeWarning, stacklevel=2)
     if placement.home != "memory":
         place = storage.filename if placement.home == "disk" else SHARED_MEMORY
         logger.info("allocated %s (%s) in %s: %s", what, size, place, placement.reason)
