@@ -161,7 +161,7 @@ def test_a_directory_that_cannot_be_listed_is_said(
     assert "Too many open files" in caplog.text
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.requires("unprivileged_user")
 def test_what_is_another_users_is_said_to_be(open_place: Path) -> None:
     place = open_place
     held, empty = dead_run(place), place / ("run-" + "e" * 32)

@@ -155,7 +155,7 @@ def test_at_40_columns_nothing_is_cut() -> None:
     [
         "sudo setpriv --reuid=$(id -u) --regid=$(id -g) --init-groups --inh-caps=+sys_nice X",
         "export OVERSPILL_DIR='/a directory/with  spaces in it, and longer than a line of forty'",
-        'docker run -it --shm-size=8g -v "$PWD":/work -w /work python:3.11 bash',
+        'docker run -it --shm-size=8g -v "$PWD":/app -w /app python:3.11 bash',
         "sync",
     ],
 )

@@ -185,18 +185,18 @@ ROWS: list[tuple[dict[str, Any], str, str, str]] = [
     ),
     (
         {
-            "spill_dir": {"path": "/work", "chosen_by": "current directory"},
+            "spill_dir": {"path": "/data", "chosen_by": "current directory"},
             "settings": Settings(),
         },
         "spill_dir advice",
         "OVERSPILL_DIR is not set",
-        "export OVERSPILL_DIR=/work/overspill-spill",
+        "export OVERSPILL_DIR=/data/overspill-spill",
     ),
     (
-        {"spill_dir": {"path": "/work", "chosen_by": "--dir"}, "settings": Settings()},
+        {"spill_dir": {"path": "/data", "chosen_by": "--dir"}, "settings": Settings()},
         "spill_dir advice",
         "OVERSPILL_DIR is not set",
-        "export OVERSPILL_DIR=/work",
+        "export OVERSPILL_DIR=/data",
     ),
     (
         {"spill_dir": {**FULL, "reserves": False, "free_bytes": 4096}},
@@ -264,7 +264,7 @@ ROWS: list[tuple[dict[str, Any], str, str, str]] = [
         {"supported": False, "kernel": "23.1.0"},
         "system problem",
         "not 64-bit Linux (23.1.0)",
-        'docker run -it --shm-size=8g -v "$PWD":/work -w /work python:3.11 bash',
+        'docker run -it --shm-size=8g -v "$PWD":/app -w /app python:3.11 bash',
     ),
     (
         {"limits": {"open_files": 1024, "most_open_files": 524288}},
@@ -414,9 +414,9 @@ def test_of_what_stands_against_a_directory_the_first_is_told_alone() -> None:
 @pytest.mark.parametrize(
     ("settings", "otherwise"),
     [
-        (None, "export OVERSPILL_DIR=/work/overspill-spill OVERSPILL_SPILL_BATCHES=1"),
-        (Settings(), "export OVERSPILL_DIR=/work/overspill-spill OVERSPILL_SPILL_BATCHES=1"),
-        (Settings(spill_batches=True), "export OVERSPILL_DIR=/work/overspill-spill"),
+        (None, "export OVERSPILL_DIR=/data/overspill-spill OVERSPILL_SPILL_BATCHES=1"),
+        (Settings(), "export OVERSPILL_DIR=/data/overspill-spill OVERSPILL_SPILL_BATCHES=1"),
+        (Settings(spill_batches=True), "export OVERSPILL_DIR=/data/overspill-spill"),
         (Settings(spill_dir=Path("/spill")), "export OVERSPILL_SPILL_BATCHES=1"),
         (Settings(spill_dir=Path("/spill"), spill_batches=True), None),
     ],
@@ -426,7 +426,7 @@ def test_who_cannot_enlarge_shm_gets_the_line_that_is_missing(
 ) -> None:
     held = machine(
         shm={"total_bytes": 64 * MIB, "free_bytes": 64 * MIB},
-        spill_dir={"path": "/work", "chosen_by": "current directory"},
+        spill_dir={"path": "/data", "chosen_by": "current directory"},
         settings=settings,
     )
     found = next(shm_findings(held))

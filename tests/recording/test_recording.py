@@ -377,12 +377,12 @@ def test_without_a_with_the_end_of_the_interpreter_ends_it(tmp_path: Path) -> No
 def test_a_kill_leaves_the_last_page_whole(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     script = (
-        "import sys, time, overspill as ov\n"
+        "import signal, sys, overspill as ov\n"
         "from overspill.recording import recording\n"
         "recording._FIRST_SAVE_NS, recording._SAVE_GROWTH = 0, 1\n"
         "with ov.record_memory(sys.argv[1], interval=0.001):\n"
         "    print('begun', flush=True)\n"
-        "    time.sleep(60)\n"
+        "    signal.pause()\n"
     )
     with run(script, path) as child:
         assert child.stdout is not None

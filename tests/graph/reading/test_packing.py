@@ -278,6 +278,16 @@ def test_a_manifest_that_cannot_be_right_is_refused(tmp_path: Path, damage: dict
         open_pack(path, recipe)
 
 
+def test_a_manifest_that_is_no_file_is_refused_unread(tmp_path: Path) -> None:
+    dataset = write_market(tmp_path / "ds")
+    recipe, path = recipe_of(dataset), tmp_path / "pack"
+    write_pack(path, dataset, recipe)
+    (path / PACK_NAME).unlink()
+    os.mkfifo(path / PACK_NAME)  # whose open would wait for a writer
+    with pytest.raises(FormatError, match="not a regular file"):
+        open_pack(path, recipe)
+
+
 def test_batches_that_do_not_add_up_are_refused(tmp_path: Path) -> None:
     dataset = write_market(tmp_path / "ds")
     recipe, path = recipe_of(dataset), tmp_path / "pack"

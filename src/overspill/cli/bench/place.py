@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +9,8 @@ from pathlib import Path
 
 from overspill.cli.bench.leftovers import PREFIX, leftovers, marked_running
 from overspill.cli.bench.sizes import Sizes
+from overspill.cli.on_disk import require_disk
 from overspill.errors import DiskRefusedError, SpillDirError
-from overspill.linux.mounts import filesystem_type, is_memory_backed
 from overspill.settings import settings
 from overspill.storage.spill_files import spare_bytes
 from overspill.storage.workspace import leave_runs
@@ -35,7 +34,7 @@ def place_for(parent: Path, sizes: Sizes, *, smaller: Sizes | None = None) -> It
         DiskRefusedError: Too little room beside the share of the disk that stays free.
         UnavailableError: The file system cannot be asked, or has no locks.
     """
-    _require_disk(parent)
+    require_disk(parent, verb="bench")
     _require_room(parent, sizes.disk_bytes, smaller.disk_bytes if smaller else None)
     try:
         made = tempfile.TemporaryDirectory(prefix=PREFIX, dir=parent)
@@ -63,22 +62,6 @@ def _spilling_into(work: Path) -> Iterator[Path]:
             yield work
         finally:
             leave_runs()
-
-
-def _require_disk(parent: Path) -> None:
-    if not parent.is_dir():
-        raise SpillDirError(
-            f"{parent} is not a directory",
-            path=str(parent),
-            remedy=f"mkdir -p {shlex.quote(str(parent))}",
-        )
-    if is_memory_backed(parent):
-        raise SpillDirError(
-            f"{parent.resolve()} is on {filesystem_type(parent)}, which is memory and not a disk: "
-            "what is spilled there still counts against the memory limit",
-            path=str(parent),
-            remedy="choose a directory on a disk: overspill bench --dir DIR",
-        )
 
 
 def _require_room(parent: Path, needed: int, quick: int | None) -> None:

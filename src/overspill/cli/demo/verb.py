@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
-import signal
 import tempfile
 import time
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from overspill.cli.demo.generate import ROW_BYTES
+from overspill.cli.ending import ended_in_order
 from overspill.cli.options import size as size_option
 from overspill.cli.progress import PhaseBars, format_count
 from overspill.errors import DiskRefusedError, SpillDirError
@@ -63,25 +62,15 @@ def demo(
     console = Console(highlight=False)
     recording = None if report is None else _recording(report, size_bytes, limit_bytes)
     work = _make_work_directory(directory, size_bytes)
-    _end_in_order()
-    try:
-        _part_1(work, console)
-        _part_2(_large_spec(work, size_bytes, limit_bytes, workers, quick), console, recording)
-    finally:
-        if keep:
-            console.print(f"kept: {work}", soft_wrap=True)
-        else:
-            shutil.rmtree(work)
-
-
-def _end_in_order() -> None:
-    """Let the signals by which others end a command run its clean-up, as Ctrl-C does."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)
+    with ended_in_order():
+        try:
+            _part_1(work, console)
+            _part_2(_large_spec(work, size_bytes, limit_bytes, workers, quick), console, recording)
+        finally:
+            if keep:
+                console.print(f"kept: {work}", soft_wrap=True)
+            else:
+                shutil.rmtree(work)
 
 
 def _require_nodes(count: int) -> None:
@@ -91,20 +80,10 @@ def _require_nodes(count: int) -> None:
 
 
 def _make_work_directory(parent: Path, size_bytes: int) -> Path:
-    from overspill.linux.mounts import filesystem_type, free_disk_bytes, is_memory_backed
+    from overspill.cli.on_disk import require_disk
+    from overspill.linux.mounts import free_disk_bytes
 
-    if not parent.is_dir():
-        raise SpillDirError(
-            f"{parent} is not a directory",
-            path=str(parent),
-            remedy=f"mkdir -p {shlex.quote(str(parent))}, or choose another with --dir DIR",
-        )
-    if is_memory_backed(parent):
-        raise SpillDirError(
-            f"{parent.resolve()} is on {filesystem_type(parent)}, which is memory and not a disk",
-            path=str(parent),
-            remedy="choose a directory on a disk: overspill demo --dir DIR",
-        )
+    require_disk(parent, verb="demo")
     needed, free = int(size_bytes * _DISK_PER_FEATURE_BYTE), free_disk_bytes(parent)
     if needed > free:
         raise DiskRefusedError(

@@ -24,7 +24,7 @@ def process_findings(machine: Machine) -> Iterator[Finding]:
             measured=f"this is not 64-bit Linux ({machine.kernel})",
             why="Files cannot be mapped here: tensors stay in memory, and datasets neither build "
             "nor open.",
-            remedy=Remedy('docker run -it --shm-size=8g -v "$PWD":/work -w /work python:3.11 bash'),
+            remedy=Remedy('docker run -it --shm-size=8g -v "$PWD":/app -w /app python:3.11 bash'),
         )
     yield from _open_files(machine)
     yield from _mappings(machine)

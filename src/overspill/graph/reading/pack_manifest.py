@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from overspill.errors import FormatError
 from overspill.graph.reading.array_keys import ArrayKey
+from overspill.storage.arrays import open_regular
 from overspill.storage.json_files import publish_json
 from overspill.storage.manifest import check_file
 from overspill.storage.records import FileRecord
@@ -95,7 +97,7 @@ def read_pack_manifest(directory: Path) -> PackManifest | None:
     """
     path = directory / PACK_NAME
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             text = file.read(_LARGEST_MANIFEST)
     except (FileNotFoundError, NotADirectoryError):
         return None
