@@ -145,3 +145,7 @@ class BuildFailedError(OverspillError, RuntimeError):
 
 class UnavailableError(OverspillError, RuntimeError):
     """Something that this system, or this installation, does not offer."""
+
+
+class ClusterError(OverspillError, ConnectionError):
+    """A machine of a cluster, or what it holds, cannot be reached, or not in time."""
