@@ -1,0 +1,1 @@
+"""``overspill cluster``: what concerns several machines."""
