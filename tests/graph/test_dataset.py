@@ -14,6 +14,7 @@ from confined import make_cold
 from overspill.errors import FormatError, InputError, StaleFileError
 from overspill.graph.dataset import open_dataset
 from overspill.linux.cache import cached_bytes
+from overspill.linux.identity import host_identity
 from overspill.storage.manifest import (
     EdgeTypeRecord,
     Manifest,
@@ -126,6 +127,22 @@ def test_another_dataset_at_the_path_is_refused(tmp_path: Path) -> None:
     random_graph(tmp_path / "a")
     with pytest.raises(StaleFileError, match="another dataset"):
         pickle.loads(sent)
+
+
+def test_a_dataset_from_another_machine_must_be_the_same_one(tmp_path: Path) -> None:
+    graph = random_graph(tmp_path / "a")
+    reopen, (path, identifier, _host) = open_dataset(tmp_path / "a").__reduce__()
+    there = "elsewhere/00000000-0000-0000-0000-000000000000"
+    # A shared file system, or a copy: the same identifier stands at the same path.
+    received = reopen(path, identifier, there)
+    np.testing.assert_array_equal(received.gather("x", [3, 1]), graph.arrays["x"][[3, 1]])
+    told = (
+        f"{identifier}, where {'0' * 32} was meant; .*from {there}, and this is {host_identity()}"
+    )
+    with pytest.raises(StaleFileError, match=told):
+        reopen(path, "0" * 32, there)
+    with pytest.raises(StaleFileError, match=f"from {there}, and this is {host_identity()}"):
+        reopen(str(tmp_path / "nothing"), identifier, there)
 
 
 @pytest.mark.parametrize("what", ["nothing", "a file", "no manifest"])

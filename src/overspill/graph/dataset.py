@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy.typing as npt
 import torch
 
-from overspill.errors import InputError, StaleFileError
+from overspill.errors import InputError
 from overspill.graph.dataset_shown import dataset_html, dataset_line
 from overspill.graph.node_ids import require_within, whole_ids
 from overspill.graph.paged import PagedArray
@@ -26,10 +26,12 @@ from overspill.graph.sampling.spec import EdgeType as EdgeType
 from overspill.graph.sampling.spec import FanOuts, SamplingSpec, spec_for
 from overspill.graph.text_ids import TextIds
 from overspill.graph.topology import Topology as Topology
+from overspill.linux.identity import host_identity
 from overspill.linux.paths import require_path
 from overspill.storage.arrays import map_array
 from overspill.storage.manifest import EdgeTypeRecord, Manifest, NodeTypeRecord, read_manifest
 from overspill.storage.records import FileRecord
+from overspill.storage.sent_paths import require_sent, sent_from
 from overspill.tensors.dtypes import torch_dtype
 from overspill.tensors.mapping import wrap_mapping
 
@@ -41,9 +43,9 @@ class Dataset:
     """A graph on disk, as `open_dataset` gives it.
 
     It pickles by path and identifier, a few hundred bytes whatever its size; the receiver gets a
-    `StaleFileError` where another dataset stands at the path. Threads may share one, and a forked
-    child may go on using it. Mappings are made on first use and live as long as the dataset or a
-    tensor of it.
+    `StaleFileError` where another dataset stands at the path, which names both machines where it
+    is on another one. Threads may share one, and a forked child may go on using it. Mappings are
+    made on first use and live as long as the dataset or a tensor of it.
 
     Attributes:
         path: The dataset's directory, absolute.
@@ -289,7 +291,7 @@ class Dataset:
         return dataset_html(self.path, self.manifest)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (str(self.path), self.manifest.identifier)
+        return _reopen, (str(self.path), self.manifest.identifier, host_identity())
 
     def _feature(self, name: str, type: str | None) -> FileRecord:
         node = self.node_record(type)
@@ -379,14 +381,10 @@ def open_dataset(path: str | Path) -> Dataset:
     return Dataset(absolute, read_manifest(absolute))
 
 
-def _reopen(path: str, identifier: str) -> Dataset:
-    dataset = open_dataset(path)
-    if dataset.manifest.identifier != identifier:
-        raise StaleFileError(
-            "another dataset stands at this path now",
-            path=path,
-            remedy="open the dataset again in the sender, or keep the old one in place",
-        )
+def _reopen(path: str, identifier: str, host: str) -> Dataset:
+    with sent_from(host, path, "dataset"):
+        dataset = open_dataset(path)
+        require_sent("dataset", path, found=dataset.manifest.identifier, sent=identifier)
     return dataset
 
 

@@ -19,12 +19,14 @@ from overspill.graph.construct import build_dataset
 from overspill.graph.dataset import Dataset, open_dataset
 from overspill.graph.partition_books import PartitionBook, RangePartitionBook, checked_book
 from overspill.graph.progress_bar import event_listener
+from overspill.linux.identity import host_identity
 from overspill.linux.paths import require_path
 from overspill.settings import current_settings
 from overspill.storage.arrays import map_array
 from overspill.storage.manifest import MANIFEST_NAME
 from overspill.storage.part_records import METHODS
 from overspill.storage.partition_manifest import BookEntry, PartitionManifest, read_partition
+from overspill.storage.sent_paths import require_sent, sent_from
 from overspill.tensors.dtypes import torch_dtype
 from overspill.tensors.headroom import memory_headroom
 from overspill.tensors.mapping import wrap_mapping
@@ -58,7 +60,7 @@ class Partitioned:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (str(self.path), self.manifest.identifier)
+        return _reopen, (str(self.path), self.manifest.identifier, host_identity())
 
 
 def partition_dataset(
@@ -203,15 +205,11 @@ def _book(place: Path, manifest: PartitionManifest, entry: BookEntry) -> Partiti
     return RangePartitionBook(torch.from_numpy(payload.copy()))
 
 
-def _reopen(path: str, identifier: str) -> Partitioned:
-    found = open_partition(path)
-    if found.manifest.identifier != identifier:
-        raise StaleFileError(
-            "another partition stands at this path now",
-            path=path,
-            remedy="open the partition again in the sender, or keep the old one in place",
-        )
-    return found
+def _reopen(path: str, identifier: str, host: str) -> Partitioned:
+    with sent_from(host, path, "partition"):
+        opened = open_partition(path)
+        require_sent("partition", path, found=opened.manifest.identifier, sent=identifier)
+    return opened
 
 
 def _checked(num_parts: int, method: str) -> int:

@@ -11,7 +11,7 @@ import errno
 import os
 import socket
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from overspill.errors import StaleFileError
@@ -47,6 +47,18 @@ class FileIdentity:
     inode: int
     birth_time_ns: int | None
     nbytes: int
+
+    def matches_elsewhere(self, sent: FileIdentity) -> bool:
+        """Whether a file found here is the one that another machine, or an earlier boot, sent.
+
+        Machines that share a file system number its device each in their own way. What is left
+        tells two files apart only with a birth time.
+        """
+        return self.birth_time_ns is not None and replace(self, device=sent.device) == sent
+
+    def __str__(self) -> str:
+        born = "unknown" if self.birth_time_ns is None else f"{self.birth_time_ns} ns"
+        return f"inode {self.inode}, birth time {born}, {self.nbytes} bytes"
 
 
 def identify_file(path_or_fd: str | Path | int) -> FileIdentity:

@@ -6,13 +6,14 @@ mmap. No byte of the data is read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from overspill.errors import StaleFileError, UnsupportedTensorError
-from overspill.linux.identity import FileIdentity, host_identity
+from overspill.linux.identity import FileIdentity, host_identity, is_this_boot
 from overspill.linux.mapping import Mapping, map_file
+from overspill.storage.sent_paths import sent_from
 from overspill.storage.workspace import adopt_run_of
 from overspill.tensors.backing import file_behind
 from overspill.tensors.dtypes import dtype_name, torch_dtype
@@ -54,20 +55,28 @@ class FileSpan:
             StaleFileError: The file or its run is gone, was replaced, or has another size.
             MappingError: The system refused to map it.
         """
-        try:
+        remedy = "send the data itself to another machine, or after a restart"
+        with sent_from(self.host, self.path, "handle", remedy=remedy):
             adopt_run_of(self.path)
+            return self._here()._opened()
+
+    def _here(self) -> FileSpan:
+        """The span with the identity that its file has on this machine.
+
+        Raises:
+            StaleFileError: The file is gone, was replaced, or has another size.
+        """
+        if is_this_boot(self.host):
             expect_file(self.path, nbytes=self.identity.nbytes, identity=self.identity)
-            return self._opened()
-        except StaleFileError as error:
-            here = host_identity()
-            if self.host == here:
-                raise
+            return self
+        found = expect_file(self.path, nbytes=self.identity.nbytes, identity=None)
+        if not found.matches_elsewhere(self.identity):
             raise StaleFileError(
-                f"{error.message}; the handle was made on {self.host}, and this is {here}",
+                f"{self.path} is another file ({found}) than the one that was meant "
+                f"({self.identity})",
                 path=self.path,
-                errno=error.errno,
-                remedy="send the data itself to another machine, or after a restart",
-            ) from error
+            )
+        return replace(self, identity=found)
 
     def _opened(self) -> torch.UntypedStorage:
         if not self.shared:
@@ -129,13 +138,15 @@ class TensorHandle:
         Several handles of one file open over one mapping. A shared file's writes are seen by
         every process; those to a dataset's array stay in this one. Thread-safe; threads that open
         one file at the same moment may get a mapping each. A handle may be opened in any process
-        of this machine, as often as wanted.
+        of this machine, as often as wanted; on another one where the same file stands at the path,
+        on a file system that both share and that tells when a file was made.
 
         Returns:
             The tensor.
 
         Raises:
-            StaleFileError: The file or its run is gone, was replaced, or has another size.
+            StaleFileError: The file or its run is gone, was replaced, or has another size. On
+                another machine the message names both.
             MappingError: The system refused to map it.
             UnsupportedTensorError: This torch does not know the dtype.
         """

@@ -21,9 +21,11 @@ from overspill.errors import FormatError, InputError, StaleFileError
 from overspill.graph.reading.array_keys import ArrayKey
 from overspill.graph.reading.pack_file import PackFile
 from overspill.graph.reading.pack_manifest import PackManifest, PackRecipe, read_pack_manifest
+from overspill.linux.identity import host_identity
 from overspill.storage.arrays import map_array
 from overspill.storage.checksums import ChecksumProblem, verify_checksums
 from overspill.storage.records import FileRecord
+from overspill.storage.sent_paths import sent_from
 from overspill.tensors.dtypes import torch_dtype
 from overspill.tensors.layouts import bytes_of
 
@@ -117,7 +119,7 @@ class Pack:
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (str(self.path), self._recipe)
+        return _reopened, (str(self.path), self._recipe, host_identity())
 
     def __repr__(self) -> str:
         return f"Pack({str(self.path)!r}, batches={self.batches})"
@@ -226,10 +228,11 @@ def _told(name: str, before: Any, now: Any) -> str:
     return f"other {name}" if len(values) > _TOLD_LENGTH else f"{name} {values}"
 
 
-def _reopened(path: str, recipe: PackRecipe) -> Pack:
-    pack = open_pack(path, recipe)
-    if pack is None:
-        raise StaleFileError(
-            "the pack is gone", path=path, remedy="keep the directory while it is read"
-        )
+def _reopened(path: str, recipe: PackRecipe, host: str) -> Pack:
+    with sent_from(host, path, "pack"):
+        pack = open_pack(path, recipe)
+        if pack is None:
+            raise StaleFileError(
+                "the pack is gone", path=path, remedy="keep the directory while it is read"
+            )
     return pack
