@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import multiprocessing
 import multiprocessing.resource_tracker
 import multiprocessing.util
@@ -60,6 +61,13 @@ def _take_own_temporary_directory(config: pytest.Config) -> None:
     config.add_cleanup(patch.undo)
     patch.setenv("TMPDIR", place)
     patch.setattr(tempfile, "tempdir", None)
+
+
+def pytest_collection_finish() -> None:
+    # Thousands of modules and tests that stay for good: a collection of garbage took half a second
+    # to look at them, and tests that count what is left ask for one.
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -167,10 +175,10 @@ def memory_disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
 
 @pytest.fixture
 def run_python(tmp_path: Path) -> Callable[..., PythonResult]:
-    """``run_python(script, *, limit_bytes=None, shm_bytes=None, env=None, arguments=())``.
+    """``run_python(script, *, limit_bytes=None, shm_bytes=None, env=None, arguments=(), ...)``.
 
-    Runs a fresh interpreter, optionally under a hard memory limit or with a small /dev/shm, and
-    gives returncode, stdout, stderr, peaks and kills.
+    Runs a script as `confined.run_script` does, optionally under a hard memory limit or with a
+    small /dev/shm, and gives returncode, stdout, stderr, peaks and kills.
     """
 
     def run(script: str, **options: Any) -> PythonResult:

@@ -24,8 +24,12 @@ SHM = Path("/dev/shm")
 _LARGEST_PID = 1 << 22
 # Kept open by libraries for the whole process, on purpose.
 _STANDING = re.compile(r"/dev/(null|u?random|tty|pts/.*)$|anon_inode:|socket:|/proc/")
-# Started once a process by multiprocessing and torch, and kept.
-_STANDING_CHILDREN = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+# Started once a process, by multiprocessing, torch and `forked`, and kept.
+_STANDING_CHILDREN = (
+    "multiprocessing.resource_tracker",
+    "multiprocessing.forkserver",
+    "script_server.py",
+)
 _STANDING_NAMES = ("torch_shm_manage",)
 # torch_<process>_<random>_<count>: the first number of its own is the owner's.
 _OWNER = re.compile(r"[_.-](\d+)(?=[_.-]|$)")
@@ -36,21 +40,23 @@ _MS_REC, _MS_PRIVATE = 0x4000, 1 << 18
 _alone = False
 
 
-def isolate_shared_memory() -> None:
+def isolate_shared_memory(nbytes: int | None = None) -> bool:
     """Give this process and its children a /dev/shm, and mounts, of their own, where it may.
 
-    The namespace and all that is mounted in it go with its last process, however that ends.
+    As large as it was, unless a size is given. The namespace and all that is mounted in it go with
+    its last process, however that ends.
     """
     global _alone
     libc = ctypes.CDLL(None)
     held = os.statvfs(SHM)
-    size = b"mode=1777,size=%d" % (held.f_blocks * held.f_frsize)
+    size = b"mode=1777,size=%d" % (held.f_blocks * held.f_frsize if nbytes is None else nbytes)
     # In this order: mounted before the namespace is private, it would show outside.
     _alone = (
         libc.unshare(_CLONE_NEWNS) == 0
         and libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None) == 0
         and libc.mount(b"tmpfs", os.fsencode(SHM), b"tmpfs", 0, size) == 0
     )
+    return _alone
 
 
 @dataclass(frozen=True)

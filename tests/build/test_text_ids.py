@@ -275,7 +275,7 @@ def test_memory_is_as_planned_whatever_the_number_of_strings(
     tmp_path: Path, run_python: Callable[..., PythonResult]
 ) -> None:
     run_ids = 1 << 18
-    result = run_python(MEMORY, arguments=[tmp_path / "out", run_ids]).check()
+    result = run_python(MEMORY, arguments=[tmp_path / "out", run_ids], fresh=True).check()
     few, many = json.loads(result.stdout)
     # A piece takes 1 MiB beside it, as it is made here.
     assert max(few, many) <= 40 * run_ids + (1 << 20)

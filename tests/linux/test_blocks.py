@@ -169,7 +169,8 @@ def test_a_file_too_big_for_its_limit_is_an_error_and_no_signal(
             reserve_blocks(fd, 1 << 21, path="here")
         except DiskRefusedError as error:
             print(os.strerror(error.errno))
-        """
+        """,
+        fresh=True,
     )
     assert result.check().stdout.strip() == os.strerror(errno.EFBIG)  # type: ignore[attr-defined]
 

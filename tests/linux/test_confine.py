@@ -196,7 +196,7 @@ class Script:
 def test_the_sampler_keeps_the_largest_of_each_and_the_sum_at_one_moment() -> None:
     script = Script([(10, 1, 5, 2), (4, 8, 50, 1), (9, 3, 7, 9)])
     with PeakSampler(script, interval_s=0.001) as sampler:
-        assert script.through.wait(30)
+        assert script.through.wait(120)
     peaks = sampler.peaks
     assert (peaks.anon_bytes, peaks.shmem_bytes) == (10, 8)
     assert (peaks.clean_file_bytes, peaks.dirty_bytes) == (50, 9)

@@ -225,7 +225,8 @@ def test_the_limit_on_open_files_is_named(run_python: Callable[..., object]) -> 
             map_file(__file__, nbytes=size)
         except MappingError as error:
             print(error.remedy)
-        """
+        """,
+        fresh=True,
     )
     assert "ulimit -n" in result.check().stdout  # type: ignore[attr-defined]
 
@@ -305,7 +306,8 @@ def test_a_mapping_that_lives_at_exit_does_no_harm(run_python: Callable[..., obj
         class Late:
             def __del__(self): print(view.sum() > 0)
         late = Late()
-        """
+        """,
+        fresh=True,
     )
     assert result.check().stdout.split() == ["True", "True"]  # type: ignore[attr-defined]
 

@@ -49,7 +49,7 @@ SCRIPT = """
 
 
 def test_memory_is_told_by_kind_and_shared_pages_count_once(run_python: Callable[..., Any]) -> None:
-    assert run_python(SCRIPT).check().stdout == "counted\n"
+    assert run_python(SCRIPT, fresh=True).check().stdout == "counted\n"
 
 
 def test_this_process_and_another() -> None:

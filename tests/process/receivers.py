@@ -55,6 +55,12 @@ def answer(received: Any, answers: Any) -> None:
         answers.put(("error", type(error).__name__, str(error)))
 
 
+def keep_answering(received: Any, answers: Any) -> None:
+    """Take one message after the other, until the process is killed."""
+    while True:
+        answer(received, answers)
+
+
 class Message:
     """What a queue would have given."""
 

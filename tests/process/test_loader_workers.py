@@ -23,7 +23,7 @@ REPOSITORY = Path(__file__).parents[2]
 FRIENDS = ("person", "knows", "person")
 
 
-@pytest.mark.parametrize(("method", "workers"), [("fork", 1), ("fork", 2), ("spawn", 2)])
+@pytest.mark.parametrize(("method", "workers"), [("fork", 1), ("fork", 2), ("spawn", 1)])
 def test_batches_of_types_and_links_do_not_depend_on_the_workers(
     tmp_path: Path, method: str, workers: int
 ) -> None:
@@ -172,7 +172,7 @@ from benchmarks.loader_endurance import build_shop, endure_fresh, endure_persist
 if __name__ == "__main__":
     shop = build_shop(Path(sys.argv[1]) / "shop", nodes=4000, edges=30_000)
     for one in (
-        endure_persistent(shop, "links", epochs=8, batches=8, workers=2),
+        endure_persistent(shop, "links", epochs=8, batches=8, workers=1),
         endure_fresh(shop, "fork", epochs=4, batches=4, workers=2),
     ):
         assert one.is_flat, one
