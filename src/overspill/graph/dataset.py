@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar
 
 import numpy.typing as npt
 import torch
 
-from overspill.errors import InputError
+from overspill.graph.dataset_records import DatasetRecords
 from overspill.graph.dataset_shown import dataset_html, dataset_line
+from overspill.graph.edge_ends import EdgeEnds, Ends
+from overspill.graph.item_reader import ItemReader
 from overspill.graph.node_ids import require_within, whole_ids
 from overspill.graph.paged import PagedArray
 from overspill.graph.parts import Part, PartIds, require_whole
 from overspill.graph.raw_ids import RawIds
-from overspill.graph.rows import gather_rows
+from overspill.graph.rows import gather_rows, open_rows
 from overspill.graph.rows import row_bytes as row_bytes
+from overspill.graph.sampling.picks import Picks
 from overspill.graph.sampling.sampler import NeighborSampler, SampleLimit, open_sampler
 from overspill.graph.sampling.spec import EdgeType as EdgeType
 from overspill.graph.sampling.spec import FanOuts, SamplingSpec, spec_for
@@ -28,18 +31,16 @@ from overspill.graph.text_ids import TextIds
 from overspill.graph.topology import Topology as Topology
 from overspill.linux.identity import host_identity
 from overspill.linux.paths import require_path
+from overspill.placement.loader import RemoteCost
 from overspill.storage.arrays import map_array
-from overspill.storage.manifest import EdgeTypeRecord, Manifest, NodeTypeRecord, read_manifest
+from overspill.storage.manifest import Manifest, read_manifest
 from overspill.storage.records import FileRecord
 from overspill.storage.sent_paths import require_sent, sent_from
 from overspill.tensors.dtypes import torch_dtype
 from overspill.tensors.mapping import wrap_mapping
 
-_Record = TypeVar("_Record")
-_Key = TypeVar("_Key")
 
-
-class Dataset:
+class Dataset(DatasetRecords):
     """A graph on disk, as `open_dataset` gives it.
 
     It pickles by path and identifier, a few hundred bytes whatever its size; the receiver gets a
@@ -50,25 +51,22 @@ class Dataset:
     Attributes:
         path: The dataset's directory, absolute.
         manifest: What the dataset says about itself.
+        is_mapped: Whether its arrays can be mapped as a whole.
+        survives_fork: Whether a forked child may go on using it.
+        remote_cost: What reading from other machines takes.
     """
+
+    is_mapped: ClassVar[bool] = True
+    survives_fork: ClassVar[bool] = True
+    remote_cost: ClassVar[RemoteCost] = RemoteCost()
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
         self._tensors: dict[str, torch.Tensor] = {}
-        self._arrays: dict[tuple[str, int, int], PagedArray] = {}
+        self._arrays: dict[tuple[str, int, int], ItemReader] = {}
         self._raw_ids: dict[str, RawIds | PartIds] = {}
         self._part: Part | None = None
-
-    @property
-    def node_types(self) -> list[str]:
-        """Names of the node types."""
-        return list(self.manifest.node_types)
-
-    @property
-    def edge_types(self) -> list[EdgeType]:
-        """(source, relation, target) of the edge types."""
-        return list(self.manifest.edge_types)
 
     @property
     def part(self) -> Part | None:
@@ -77,27 +75,6 @@ class Dataset:
         if self._part is None and record is not None:
             self._part = Part(self.path, record, self.manifest, self._mapped)
         return self._part
-
-    @property
-    def num_nodes(self) -> int:
-        """Nodes of all types."""
-        return sum(node.count for node in self.manifest.node_types.values())
-
-    @property
-    def num_edges(self) -> int:
-        """Edges of all types."""
-        return sum(edge.count for edge in self.manifest.edge_types.values())
-
-    def feature_names(self, type: str | None = None) -> list[str]:
-        """Names of the arrays of a node type; `type` may be left out where there is one only."""
-        return list(self.node_record(type).arrays)
-
-    def edge_feature_names(
-        self, edge_type: EdgeType | None = None, *, layout: str = "csc"
-    ) -> list[str]:
-        """Names of the arrays of an edge type, as the edges of a layout have them."""
-        self._layout(edge_type, layout)
-        return list(self.edge_record(edge_type).arrays.get(layout, {}))
 
     def topology(self, edge_type: EdgeType | None = None, *, layout: str = "csc") -> Topology:
         """Map the edges of a type; nothing is read.
@@ -266,23 +243,26 @@ class Dataset:
         """
         require_whole(self.part, self.path)
         spec = spec_for(self, what, edge_type, replace=replace)
-        return open_sampler(self, spec, self._paged, limit)
+        return open_sampler(self, spec, self._paged, self.open_picks, limit)
 
-    def row_reader(self, name: str, type: str | None = None) -> PagedArray:
+    def open_reader(self, record: FileRecord, stride_bytes: int, span_bytes: int) -> ItemReader:
+        """A random reader of an array, with mappings of its own; see `PagedArray`."""
+        path = self.path / record.path
+        return PagedArray(path, record, stride_bytes=stride_bytes, span_bytes=span_bytes)
+
+    def open_edge_ends(self, edge_type: EdgeType) -> Ends:
+        """What tells the ends of a type's edges by their places."""
+        return EdgeEnds(self.edge_record(edge_type), self.open_reader)
+
+    def open_picks(self, edge_type: EdgeType) -> Picks | None:
+        """Who chooses edges of a type where they lie; None: they are read here."""
+
+    def require_files(self, why: str) -> None:
+        """Refuse what reads the dataset's own files where they do not all lie here (InputError)."""
+
+    def row_reader(self, name: str, type: str | None = None) -> ItemReader:
         """The random reader of a node array, its rows as items."""
         return self._rows(self._feature(name, type))
-
-    def node_record(self, type: str | None = None) -> NodeTypeRecord:
-        """What the manifest says of a node type; it may be left out where there is one only."""
-        return _chosen(self.manifest.node_types, type, "node type")
-
-    def node_name(self, type: str | None = None) -> str:
-        """The name of a node type that may have been left out."""
-        return self.node_record(type).name
-
-    def edge_record(self, edge_type: EdgeType | None = None) -> EdgeTypeRecord:
-        """What the manifest says of an edge type; it may be left out where there is one only."""
-        return _chosen(self.manifest.edge_types, edge_type, "edge type")
 
     def __repr__(self) -> str:
         return dataset_line(self.path, self.manifest)
@@ -293,30 +273,6 @@ class Dataset:
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (str(self.path), self.manifest.identifier, host_identity())
 
-    def _feature(self, name: str, type: str | None) -> FileRecord:
-        node = self.node_record(type)
-        if name not in node.arrays:
-            raise InputError(
-                f"node type {node.name!r} has no array {name!r}",
-                path=str(self.path),
-                value=str(name),
-                remedy=f"one of: {', '.join(node.arrays) or '(it has none)'}",
-            )
-        return node.arrays[name]
-
-    def _edge_feature(self, name: str, edge_type: EdgeType | None, layout: str) -> FileRecord:
-        self._layout(edge_type, layout)
-        edge = self.edge_record(edge_type)
-        held = edge.arrays.get(layout, {})
-        if name not in held:
-            raise InputError(
-                f"edge type {edge.key} has no array {name!r}",
-                path=str(self.path),
-                value=str(name),
-                remedy=f"one of: {', '.join(held) or '(it has none)'}",
-            )
-        return held[name]
-
     def _raw(self, type: str | None) -> RawIds | PartIds:
         node = self.node_record(type)
         held = self._raw_ids.get(node.name)
@@ -326,19 +282,8 @@ class Dataset:
             self._raw_ids[node.name] = held
         return held
 
-    def _rows(self, record: FileRecord) -> PagedArray:
-        nbytes = row_bytes(record)
-        return self._paged(record, nbytes, nbytes)
-
-    def _layout(self, edge_type: EdgeType | None, layout: str) -> dict[str, FileRecord]:
-        edge = self.edge_record(edge_type)
-        if layout not in edge.layouts:
-            raise InputError(
-                f"edge type {edge.key} has no layout {layout!r}",
-                path=str(self.path),
-                remedy=f"one of: {', '.join(edge.layouts)}; build_dataset(layout=...) decides",
-            )
-        return edge.layouts[layout]
+    def _rows(self, record: FileRecord) -> ItemReader:
+        return open_rows(self._paged, record)
 
     def _mapped(self, record: FileRecord) -> torch.Tensor:
         held = self._tensors.get(record.path)
@@ -353,13 +298,11 @@ class Dataset:
             self._tensors[record.path] = held
         return held
 
-    def _paged(self, record: FileRecord, stride_bytes: int, span_bytes: int) -> PagedArray:
+    def _paged(self, record: FileRecord, stride_bytes: int, span_bytes: int) -> ItemReader:
         key = (record.path, stride_bytes, span_bytes)
         held = self._arrays.get(key)
         if held is None:
-            path = self.path / record.path
-            held = PagedArray(path, record, stride_bytes=stride_bytes, span_bytes=span_bytes)
-            self._arrays[key] = held
+            held = self._arrays[key] = self.open_reader(record, stride_bytes, span_bytes)
         return held
 
 
@@ -386,12 +329,3 @@ def _reopen(path: str, identifier: str, host: str) -> Dataset:
         dataset = open_dataset(path)
         require_sent("dataset", path, found=dataset.manifest.identifier, sent=identifier)
     return dataset
-
-
-def _chosen(held: dict[_Key, _Record], wanted: _Key | None, what: str) -> _Record:
-    if wanted is None and len(held) == 1:
-        return next(iter(held.values()))
-    if wanted not in held:
-        problem = f"no {what} was named" if wanted is None else f"there is no {what} {wanted!r}"
-        raise InputError(problem, remedy=f"one of: {', '.join(map(str, held)) or '(none)'}")
-    return held[wanted]

@@ -111,6 +111,11 @@ class PagedArray:
         # Where what is in the cache is hidden, it cannot be told whether it pays.
         self._cache = CacheUse(self.mapping.nbytes, None if shown else _unknown)
 
+    @property
+    def path(self) -> str:
+        """The file's path."""
+        return self.mapping.path
+
     def elements(self, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """The payload as a flat array; a page that is absent is read alone as it is touched."""
         return self._payload.view(dtype)

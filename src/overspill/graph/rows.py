@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from overspill.errors import InputError
-from overspill.graph.paged import PagedArray
+from overspill.graph.item_reader import ItemReader, Opened
 from overspill.storage.records import FileRecord
 from overspill.tensors.dtypes import torch_dtype
 from overspill.tensors.layouts import bytes_of
@@ -20,19 +18,23 @@ def row_bytes(record: FileRecord) -> int:
     return int(np.prod(record.shape[1:], dtype=np.int64)) * torch_dtype(record.dtype).itemsize
 
 
-def open_rows(directory: Path, record: FileRecord) -> PagedArray:
+def open_rows(opened: Opened, record: FileRecord) -> ItemReader:
     """The random reader of an array of a dataset, its rows as items.
+
+    Args:
+        opened: Opens an array of the dataset.
+        record: What the manifest says of it.
 
     Raises:
         StaleFileError: The file is not the one the record describes.
         MappingError: The system refused to map it.
     """
     size = row_bytes(record)
-    return PagedArray(directory / record.path, record, stride_bytes=size, span_bytes=size)
+    return opened(record, size, size)
 
 
 def gather_rows(
-    array: PagedArray,
+    array: ItemReader,
     record: FileRecord,
     ids: npt.NDArray[np.int64],
     *,
@@ -61,7 +63,7 @@ def gather_rows(
 
 
 def take_checked(
-    array: PagedArray,
+    array: ItemReader,
     ids: npt.NDArray[np.int64],
     filled: npt.NDArray[np.uint8],
     *,

@@ -101,29 +101,88 @@ def pick_edges(
     positions, columns = picks
     done = 0
     for i in range(extents.shape[0]):
-        start = extents[i, 0]
-        degree = extents[i, 1] - start
-        if degree == 0:
-            continue
         local = first_local + i
-        if fan_out < 0 or (degree <= fan_out and not replace):
-            count = degree
-            for j in range(count):
-                positions[done + j] = start + j
-        else:
-            count = fan_out
-            state = mixed(key + _GOLDEN * np.uint64(local + 1))
-            if replace:
-                _draw(positions, done, count, degree, state)
-            elif count <= SCANNED_PICKS:
-                _draw_subset(positions, done, count, degree, state)
-            else:
-                _draw_large_subset(positions, done, count, degree, state, table)
-            for j in range(count):
-                positions[done + j] += start
+        extent, rule = (extents[i, 0], extents[i, 1]), (fan_out, replace)
+        count = _pick_row(extent, rule, (key, local), table, positions, done)
         for j in range(count):
             columns[done + j] = local
         done += count
+
+
+@kernel
+def pick_edges_apart(
+    extents: npt.NDArray[np.int64],
+    fan_out: int,
+    replace: bool,
+    stream: tuple[Any, npt.NDArray[np.int64]],
+    table: npt.NDArray[np.int64],
+    positions: npt.NDArray[np.int64],
+) -> None:
+    """Choose as `pick_edges` does, for destinations that lie anywhere in the batch.
+
+    Args:
+        extents: As for `pick_edges`.
+        fan_out: As for `pick_edges`.
+        replace: As for `pick_edges`.
+        stream: The batch's key (uint64), and the local id of each destination.
+        table: As for `pick_edges`.
+        positions: Filled: int64 positions of the edges.
+    """
+    key, local_ids = stream
+    done = 0
+    for i in range(extents.shape[0]):
+        extent, rule = (extents[i, 0], extents[i, 1]), (fan_out, replace)
+        done += _pick_row(extent, rule, (key, local_ids[i]), table, positions, done)
+
+
+@kernel
+def count_each(
+    extents: npt.NDArray[np.int64], fan_out: int, replace: bool, counts: npt.NDArray[np.uint32]
+) -> None:
+    """Count the edges that will be chosen for each destination.
+
+    Args:
+        extents: As `count_picks` accepted them.
+        fan_out: Edges wanted a destination; -1 for all.
+        replace: Whether one edge may be drawn twice.
+        counts: Filled, (destinations,).
+    """
+    for i in range(extents.shape[0]):
+        degree = extents[i, 1] - extents[i, 0]
+        takes_all = fan_out < 0 or degree == 0 or (degree <= fan_out and not replace)
+        counts[i] = degree if takes_all else fan_out
+
+
+@kernel
+def _pick_row(
+    extent: tuple[int, int],
+    rule: tuple[int, bool],
+    stream: tuple[Any, int],
+    table: Any,
+    positions: Any,
+    done: int,
+) -> int:
+    """Choose among the edges of one destination, from `done` on; how many."""
+    start, end = extent
+    fan_out, replace = rule
+    key, local = stream
+    degree = end - start
+    if degree == 0:
+        return 0
+    if fan_out < 0 or (degree <= fan_out and not replace):
+        for j in range(degree):
+            positions[done + j] = start + j
+        return degree
+    state = mixed(key + _GOLDEN * np.uint64(local + 1))
+    if replace:
+        _draw(positions, done, fan_out, degree, state)
+    elif fan_out <= SCANNED_PICKS:
+        _draw_subset(positions, done, fan_out, degree, state)
+    else:
+        _draw_large_subset(positions, done, fan_out, degree, state, table)
+    for j in range(fan_out):
+        positions[done + j] += start
+    return fan_out
 
 
 @kernel

@@ -46,6 +46,21 @@ class RowsOfType:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RemoteCost:
+    """What a dataset takes whose rows may come from other machines, beside `ReadingCost`.
+
+    Attributes:
+        process_bytes: Of a process, to be connected.
+        fixed_bytes: What is under way at a time.
+        item_bytes: Of each item of a request.
+    """
+
+    process_bytes: int = 0
+    fixed_bytes: int = 0
+    item_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReadingCost:
     """What a process takes to read items at random, beside the items themselves.
 
@@ -94,6 +109,7 @@ class LoaderDemand:
         read_floor_bytes: What that buffer has in any case.
         packs: Whether batches may have to be packed before the first one.
         hot_bytes: Hot rows, which are held already.
+        connection_bytes: What a worker takes to be connected to other machines.
     """
 
     workers: int
@@ -116,6 +132,7 @@ class LoaderDemand:
     read_floor_bytes: int = 0
     packs: bool = False
     hot_bytes: int = 0
+    connection_bytes: int = 0
 
     @property
     def row_bytes(self) -> int:
@@ -163,6 +180,7 @@ class LoaderDemand:
     def extra_bytes(self) -> int:
         """Bytes on top of what the process has already."""
         worker = SPAWNED_WORKER_BYTES if self.spawned else FORKED_WORKER_BYTES
+        worker += self.connection_bytes
         each = self.sampler_bytes + self.group_bytes + (worker if self.workers else 0)
         making = max(self.workers, 1) * each + self.batches * self.batch_bytes
         return max(making, self.packing_bytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from torch import multiprocessing
 from torch.utils.data import Sampler
 
 from overspill.errors import InputError
@@ -92,6 +93,32 @@ def require_counts(num_workers: object, prefetch_factor: object) -> None:
             f"prefetch_factor={prefetch_factor!r} is not a number of batches",
             remedy="give 1 or more, or leave it out",
         )
+
+
+def start_method(context: Any) -> str:
+    """How workers of a context start; None is the process's own way."""
+    if context is None or isinstance(context, str):
+        return context or str(multiprocessing.get_start_method())
+    return str(context.get_start_method())
+
+
+def chosen_context(context: Any, dataset: Dataset, num_workers: int) -> Any:
+    """How workers start: as asked for; by spawn where nothing is said and a fork does not do.
+
+    Raises:
+        InputError: A fork is asked for, and the dataset would not survive it.
+    """
+    if not num_workers or dataset.survives_fork:
+        return context
+    if context is None:
+        return "spawn"
+    if start_method(context) == "fork":
+        raise InputError(
+            "workers that are forked cannot read a dataset of other machines: Ray's connection "
+            "does not survive a fork",
+            remedy='leave multiprocessing_context out, or pass "spawn" or "forkserver"',
+        )
+    return context
 
 
 def require_number(name: str, batches: object) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import torch
-from torch import multiprocessing
 from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
@@ -30,12 +29,14 @@ from overspill.graph.warm import warm_reading
 from overspill.placement.loader import LoaderDemand, LoaderPlan, LoaderRoom
 from overspill.pyg.ahead import BatchesAhead
 from overspill.pyg.arguments import (
+    chosen_context,
     chosen_lookahead,
     chosen_order,
     chosen_prefetch,
     chosen_seed,
     require_counts,
     require_number,
+    start_method,
     take_habits,
 )
 from overspill.pyg.arrays import chosen_arrays
@@ -95,6 +96,7 @@ class SampledLoader(DataLoader[Any]):
         own.require_meaning()
         workers = kwargs.pop("num_workers", 0)
         require_counts(workers, own.prefetch_factor)
+        context = chosen_context(kwargs.pop("multiprocessing_context", None), dataset, workers)
         self.data = dataset
         self.seed = _seed(own)
         self._epoch = 0
@@ -109,7 +111,7 @@ class SampledLoader(DataLoader[Any]):
         recipe = replace(recipe, hot=hot, counters=self._counters)
         processes = {
             "workers": workers,
-            "spawned": _start_method(kwargs.get("multiprocessing_context")) != "fork",
+            "spawned": start_method(context) != "fork",
             "prefetch_factor": chosen_prefetch(own.prefetch_batches, own.prefetch_factor, workers),
             "pinned": bool(kwargs.get("pin_memory")),
             "packs": self._pack is not None,
@@ -125,6 +127,7 @@ class SampledLoader(DataLoader[Any]):
             batch_sampler=self._batches,  # type: ignore[arg-type] # requests, not lists of indices
             collate_fn=_as_made,
             num_workers=workers,
+            multiprocessing_context=context,
             **kwargs,
         )
 
@@ -299,6 +302,7 @@ def _pack(
 ) -> PackPlace | None:
     if own.pack is None:
         return None
+    recipe.dataset.require_files("a pack is made by reading arrays in the order of their files")
     options = {
         "batch_size": own.batch_size,
         "shuffle": bool(own.shuffle),
@@ -343,12 +347,6 @@ def _warm(recipe: BatchRecipe, lookahead: int) -> None:
     warm_sampling(dataset, recipe.spec)
     if lookahead > 1:
         warm_lookahead(dataset, recipe.keys)
-
-
-def _start_method(context: Any) -> str:
-    if context is None or isinstance(context, str):
-        return context or str(multiprocessing.get_start_method())
-    return str(context.get_start_method())
 
 
 def _zeros(count: int) -> torch.Tensor:

@@ -21,6 +21,7 @@ from overspill.pyg.seeds import digest_of
 from overspill.tensors.preshared import allocate_preshared
 
 _MODES = ("binary", "triplet")
+_NODES_A_PIECE = 1 << 18
 
 
 class CumulativeWeights:
@@ -137,7 +138,18 @@ class NodeTimes:
 
     @cached_property
     def _earliest(self) -> torch.Tensor:
-        return self._dataset.features(self._name, self._type).argmin()
+        if self._dataset.is_mapped:
+            return self._dataset.features(self._name, self._type).argmin()
+        return self._earliest_by_pieces()
+
+    def _earliest_by_pieces(self) -> torch.Tensor:
+        count, found = self._dataset.node_record(self._type).count, []
+        for start in range(0, count, _NODES_A_PIECE):
+            ids = torch.arange(start, min(start + _NODES_A_PIECE, count), device="cpu")
+            times = self[ids]
+            place = times.argmin()
+            found.append((int(times[place]), start + int(place)))
+        return torch.tensor(min(found)[1], device="cpu")
 
 
 def chosen_negatives(

@@ -121,6 +121,7 @@ def demand_of(
         both_ways=recipe.bidirectional,
         lookahead=lookahead,
         hot_bytes=0 if recipe.hot is None else recipe.hot.nbytes,
+        connection_bytes=recipe.dataset.remote_cost.process_bytes,
     )
     if lookahead <= 1:
         return demand
@@ -139,11 +140,13 @@ def reading_cost(recipe: BatchRecipe, *, scans: bool) -> ReadingCost:
         recipe: How batches are made.
         scans: Whether rows are read together, stretches of the file whole.
     """
+    remote = recipe.dataset.remote_cost
     fixed = WINDOW_BYTES + _LOOK_BYTES + _mapped_bytes(recipe) // _BYTES_A_PRESENCE_BYTE
+    fixed += remote.fixed_bytes
     return ReadingCost(
         block_items=BLOCK_ITEMS,
         item_bytes=_TAKEN_ITEM_BYTES,
-        id_bytes=0 if recipe.hot is None else _HOT_ID_BYTES,
+        id_bytes=(0 if recipe.hot is None else _HOT_ID_BYTES) + remote.item_bytes,
         fixed_bytes=fixed + (SCAN_BYTES + _CHUNK_BYTES if scans else 0),
     )
 

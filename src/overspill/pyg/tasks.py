@@ -18,8 +18,8 @@ from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 from torch_geometric.sampler.neighbor_sampler import edge_sample, node_sample
 
 from overspill.graph.dataset import EdgeType
+from overspill.graph.edge_ends import Ends
 from overspill.graph.streams import stream_key
-from overspill.pyg.edge_files import EdgeEnds
 from overspill.pyg.links import LinkRequest
 from overspill.pyg.negatives import KeyedNegatives, NodeTimes
 from overspill.pyg.sampling import Allocate, GraphSampling, Output, plain_tensor
@@ -139,7 +139,7 @@ class LinkTask:
     ) -> None:
         self.edge_type, self.negatives, self.time_attr = edge_type, negatives, time_attr
         self.label_bytes = label_bytes
-        self._ends: EdgeEnds | None = None
+        self._ends: Ends | None = None
         self._times: dict[str, NodeTimes] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -236,7 +236,7 @@ class LinkTask:
         if request.ends is not None:
             return request.ends
         if self._ends is None:
-            self._ends = EdgeEnds(sampling.dataset, self.edge_type)
+            self._ends = sampling.dataset.open_edge_ends(self.edge_type)
         return self._ends.at(request.places)
 
     def _node_times(self, sampling: GraphSampling) -> dict[str, NodeTimes]:

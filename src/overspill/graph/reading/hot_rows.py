@@ -114,6 +114,7 @@ class HotRows:
                 f"rows of edges have no degree to be chosen by: {edges[0]}",
                 remedy="choose edge rows by counts, or leave them out",
             )
+        dataset.require_files("degrees are counted over all edges")
         uses: dict[Owner, Uses] = {
             owner: DegreeUses(dataset, owner, budget_bytes)
             for owner in _owners(keys)
@@ -241,7 +242,7 @@ class HotRows:
         record = record_of(dataset, key)
         if not ids.size or not row_bytes(record):
             return
-        array = open_rows(dataset.path, record)
+        array = open_rows(dataset.open_reader, record)
         read_in_order(array, ids, self._view(self._rows[key]))
         array.check_unchanged()
 

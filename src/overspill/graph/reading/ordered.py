@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from overspill.errors import MappingError, StaleFileError
+from overspill.graph.item_reader import ItemReader
 from overspill.graph.paged import PagedArray
 from overspill.kernels.rows import take_rows
 from overspill.kernels.words import widest_word
@@ -39,11 +40,12 @@ _SCANNED_SHARE = 0.25
 _CHUNK_ROWS = 1 << 18
 
 
-def read_in_order(array: PagedArray, ids: Ids, out: _Bytes) -> None:
+def read_in_order(array: ItemReader, ids: Ids, out: _Bytes) -> None:
     """Copy rows, each page read once.
 
     Args:
-        array: Whose rows; items as long as they are apart.
+        array: Whose rows; items as long as they are apart. One that is no file of its own reads as
+            it does anyway.
         ids: int64 (rows,), sorted, none twice, within the array.
         out: (rows, bytes a row), contiguous, filled in the order of `ids`.
 
@@ -52,6 +54,9 @@ def read_in_order(array: PagedArray, ids: Ids, out: _Bytes) -> None:
         MappingError: The disk refused to read.
     """
     if ids.size == 0 or array.span_bytes == 0:
+        return
+    if not isinstance(array, PagedArray):
+        array.take(ids, out)
         return
     with ExitStack() as stack:
         scan: _Scan | None = None

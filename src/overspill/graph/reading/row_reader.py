@@ -14,8 +14,8 @@ import numpy.typing as npt
 import torch
 
 from overspill.graph.dataset import Dataset
+from overspill.graph.item_reader import ItemReader
 from overspill.graph.node_ids import require_within, whole_ids
-from overspill.graph.paged import PagedArray
 from overspill.graph.reading.array_keys import ArrayKey, record_of
 from overspill.graph.reading.counters import SlotCounts
 from overspill.graph.reading.hot_rows import HotRows
@@ -52,17 +52,17 @@ class RowReader:
             hot.require_of(dataset)
         self.dataset, self.hot = dataset, hot
         self.counts = SlotCounts() if counts is None else counts
-        self._arrays: dict[ArrayKey, PagedArray] = {}
+        self._arrays: dict[ArrayKey, ItemReader] = {}
 
     def record(self, key: ArrayKey) -> FileRecord:
         """What the manifest says of an array (InputError where there is none)."""
         return record_of(self.dataset, key)
 
-    def array(self, key: ArrayKey) -> PagedArray:
+    def array(self, key: ArrayKey) -> ItemReader:
         """The random reader of an array, its rows as items."""
         held = self._arrays.get(key)
         if held is None:
-            held = self._arrays[key] = open_rows(self.dataset.path, self.record(key))
+            held = self._arrays[key] = open_rows(self.dataset.open_reader, self.record(key))
         return held
 
     def check_unchanged(self) -> None:

@@ -22,6 +22,11 @@ class Admission:
         self._limit = limit
         self.edges = 0
 
+    @property
+    def left(self) -> int | None:
+        """How many more edges there is room for; None for no limit."""
+        return None if self._limit is None else self._limit.edges - self.edges
+
     def admit_edges(self, more: int) -> None:
         """Refuse more edges, beside those of the batch, than there is room for (NoRoomError)."""
         if self._limit is not None and self.edges + more > self._limit.edges:

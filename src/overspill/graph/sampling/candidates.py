@@ -58,7 +58,7 @@ class Candidates:
         if bad >= 0:
             raise InputError(
                 f"edge {int(places[bad])} of type {edges.key} has the weight {weights[bad]}",
-                path=edges.weights.array.mapping.path,
+                path=edges.weights.array.path,
                 row=int(places[bad]),
                 value=str(weights[bad]),
                 remedy="build the dataset with finite weights of 0 or more, positive ones at least "

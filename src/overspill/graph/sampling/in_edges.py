@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from overspill.errors import FormatError
-from overspill.graph.paged import PagedArray
+from overspill.graph.item_reader import ItemReader, Opened
+from overspill.graph.sampling.picks import Picks
 from overspill.graph.sampling.spec import (
     Described,
     EdgeType,
@@ -21,14 +22,14 @@ from overspill.graph.sampling.spec import (
 from overspill.storage.records import FileRecord
 
 _Ids = npt.NDArray[np.int64]
-Paged = Callable[[FileRecord, int, int], PagedArray]
+Picked = Callable[[EdgeType], Picks | None]
 
 
 @dataclass(frozen=True)
 class Column:
     """An array of one number an item, and its type."""
 
-    array: PagedArray
+    array: ItemReader
     dtype: np.dtype[Any]
 
 
@@ -46,17 +47,19 @@ class InEdges:
         weights: Weights of the edges, or None.
         times: Times of the edges, or None.
         source_times: Times of the source type's nodes, or None.
+        picks: Chooses edges where they lie, where that is not here; or None.
     """
 
     key: EdgeType
     index: int
     fan_outs: tuple[int, ...]
     counts: tuple[int, int, int]
-    indptr: PagedArray
+    indptr: ItemReader
     sources: Column
     weights: Column | None = None
     times: Column | None = None
     source_times: Column | None = None
+    picks: Picks | None = None
 
     @property
     def timed(self) -> bool:
@@ -64,7 +67,7 @@ class InEdges:
         return self.times is not None or self.source_times is not None
 
     @property
-    def arrays(self) -> Iterator[PagedArray]:
+    def arrays(self) -> Iterator[ItemReader]:
         """Every file, as it is read."""
         yield self.indptr
         for column in (self.sources, self.weights, self.times, self.source_times):
@@ -79,23 +82,26 @@ class InEdges:
         """The error of a source that is no node."""
         return self._damaged(self.sources.array, f"id {node} lies outside")
 
-    def _damaged(self, array: PagedArray, what: str) -> FormatError:
+    def _damaged(self, array: ItemReader, what: str) -> FormatError:
         sources, targets, edges = self.counts
         ends = f"{targets} nodes" if sources == targets else f"{sources} and {targets} nodes"
         return FormatError(
             f"the topology is damaged: {what} the graph's {ends} and {edges} edges",
-            path=array.mapping.path,
+            path=array.path,
             remedy="run overspill verify, or build the dataset again",
         )
 
 
-def open_in_edges(dataset: Described, spec: SamplingSpec, paged: Paged) -> list[InEdges]:
+def open_in_edges(
+    dataset: Described, spec: SamplingSpec, opened: Opened, picked: Picked
+) -> list[InEdges]:
     """Open what a specification reads, in the order of the dataset's edge types.
 
     Args:
         dataset: The dataset, which has the specification's edge types.
         spec: What is to be sampled.
-        paged: Gives an array file as a random reader, by record, stride and span.
+        opened: Gives an array as a random reader, by record, stride and span.
+        picked: Gives who chooses edges of a type where they lie, or None.
 
     Raises:
         InputError: The specification names arrays that are not there, or of another kind.
@@ -105,7 +111,7 @@ def open_in_edges(dataset: Described, spec: SamplingSpec, paged: Paged) -> list[
     nodes = dataset.manifest.node_types
 
     def column(record: FileRecord | None) -> Column | None:
-        return None if record is None else _column(record, paged)
+        return None if record is None else _column(record, opened)
 
     return [
         InEdges(
@@ -113,11 +119,12 @@ def open_in_edges(dataset: Described, spec: SamplingSpec, paged: Paged) -> list[
             index=index,
             fan_outs=spec.num_neighbors[key],
             counts=(nodes[edge.source].count, nodes[edge.target].count, edge.count),
-            indptr=paged(edge.layouts["csc"]["indptr"], 8, 16),
-            sources=_column(edge.layouts["csc"]["indices"], paged),
+            indptr=opened(edge.layouts["csc"]["indptr"], 8, 16),
+            sources=_column(edge.layouts["csc"]["indices"], opened),
             weights=column(weights.get(key)),
             times=column(edge_times.get(key)),
             source_times=column(node_times.get(edge.source)),
+            picks=picked(key),
         )
         for index, (key, edge) in enumerate(dataset.manifest.edge_types.items())
         if key in spec.num_neighbors
@@ -125,13 +132,13 @@ def open_in_edges(dataset: Described, spec: SamplingSpec, paged: Paged) -> list[
 
 
 def open_node_times(
-    dataset: Described, spec: SamplingSpec, paged: Paged
+    dataset: Described, spec: SamplingSpec, opened: Opened
 ) -> dict[str, Column] | None:
     """The times of nodes, by type; None where they are of edges, or there are none."""
     of_nodes, _ = time_records(spec, dataset)
-    return {name: _column(record, paged) for name, record in of_nodes.items()} or None
+    return {name: _column(record, opened) for name, record in of_nodes.items()} or None
 
 
-def _column(record: FileRecord, paged: Paged) -> Column:
+def _column(record: FileRecord, opened: Opened) -> Column:
     dtype = np.dtype(record.dtype)
-    return Column(paged(record, dtype.itemsize, dtype.itemsize), dtype)
+    return Column(opened(record, dtype.itemsize, dtype.itemsize), dtype)

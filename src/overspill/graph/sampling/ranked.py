@@ -237,6 +237,6 @@ def _overflowing(edges: InEdges, local: int) -> InputError:
     return InputError(
         f"the weights of edges of type {edges.key} into one node (number {local} of its type in "
         "this batch) add up to more than float64 holds",
-        path=edges.weights.array.mapping.path,
+        path=edges.weights.array.path,
         remedy="scale the weights down: only their proportions count",
     )

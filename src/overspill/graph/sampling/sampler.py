@@ -1,8 +1,9 @@
 """Neighbour sampling over a mapped topology, hop by hop, edge type by edge type.
 
 Bottleneck: random reads of indptr and indices, on disk or in the caches. Algorithm, for each hop
-and edge type: read the extents of the frontier, choose edges, read their other ends, give those
-their local ids. Reads go through `PagedArray`, which asks for absent pages before touching them.
+and edge type: read the extents of the frontier, choose edges, read their other ends (or have all
+that done where the edges lie, by `Picks`), give those their local ids. Reads go through
+`PagedArray`, which asks for absent pages before touching them.
 
 Memory, in buffers that are kept from batch to batch and sized to the batch, never to the graph, a
 quarter of each in reserve. An edge: 20 bytes, 10 more with places; one of the largest hop 10 more
@@ -20,11 +21,14 @@ edges out of such a node start at its first occurrence, unless each is a tree of
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from overspill.errors import InputError
+from overspill.graph.item_reader import Opened
 from overspill.graph.sampling.admission import Admission
 from overspill.graph.sampling.buffers import Buffer
 from overspill.graph.sampling.candidates import Candidates
@@ -32,12 +36,13 @@ from overspill.graph.sampling.hops import HopEdges
 from overspill.graph.sampling.in_edges import (
     Column,
     InEdges,
-    Paged,
+    Picked,
     open_in_edges,
     open_node_times,
 )
 from overspill.graph.sampling.induced import induce
 from overspill.graph.sampling.node_lists import NodeList
+from overspill.graph.sampling.picks import Wish
 from overspill.graph.sampling.ranked import Frontier, RankedPicker, Rule
 from overspill.graph.sampling.sampled import SampledNeighborhood
 from overspill.graph.sampling.seeds import Given, seeds_by_type, times_of_trees
@@ -174,16 +179,19 @@ class NeighborSampler:
             return
         # Each edge type draws for itself; the first by the batch's own key.
         stream = stream_key(int(key), edges.index) if edges.index else key
-        frontier = self._frontier(edges, first, end, stream)
         rule = Rule(
             fan_out=fan_out, replace=self.spec.replace, last=self.spec.temporal_strategy == "last"
         )
-        if edges.timed or (edges.weights is not None and fan_out > 0):
-            self._ranked.pick(edges, frontier, rule, found)
+        ranked = edges.timed or (edges.weights is not None and fan_out > 0)
+        if edges.picks is not None and not ranked:
+            values = self._pick_there(edges, (first, end), rule, stream, found)
         else:
-            self._pick(frontier, rule, found)
+            frontier = self._frontier(edges, first, end, stream)
+            (partial(self._ranked.pick, edges) if ranked else self._pick)(frontier, rule, found)
+            values = self._values.typed(found.count, edges.sources.dtype)
+            edges.sources.array.take(found.taken, values)
         self._admission.edges += found.count
-        self._find_sources(edges, found)
+        self._enter_sources(edges, values, found)
 
     def _frontier(self, edges: InEdges, first: int, end: int, key: np.uint64) -> Frontier:
         targets = self._lists[edges.key[2]]
@@ -217,9 +225,38 @@ class NeighborSampler:
                 return self._scratch.array(1 << (2 * rule.fan_out - 1).bit_length())
         return _NO_TABLE
 
-    def _find_sources(self, edges: InEdges, found: HopEdges) -> None:
-        values = self._values.typed(found.count, edges.sources.dtype)
-        edges.sources.array.take(found.taken, values)
+    def _pick_there(
+        self,
+        edges: InEdges,
+        frontier: tuple[int, int],
+        rule: Rule,
+        key: np.uint64,
+        found: HopEdges,
+    ) -> npt.NDArray[Any]:
+        """Have edges chosen where they lie; their sources."""
+        assert edges.picks is not None
+        kept, held = self.spec.edge_places, self._values.typed(0, edges.sources.dtype)
+
+        def room(count: int) -> tuple[_Ids, _Ids, npt.NDArray[Any]]:
+            nonlocal held
+            self._admission.admit_edges(count)
+            places, columns = found.room(count)
+            held = self._values.typed(count, edges.sources.dtype)
+            return places if kept else places[:0], columns, held
+
+        wish = Wish(
+            fan_out=rule.fan_out,
+            replace=rule.replace,
+            key=key,
+            first_local=frontier[0],
+            with_places=kept,
+            most=self._admission.left,
+        )
+        ids = self._lists[edges.key[2]].ids(*frontier)
+        found.count = edges.picks.pick(ids, wish, room)
+        return held
+
+    def _enter_sources(self, edges: InEdges, values: npt.NDArray[Any], found: HopEdges) -> None:
         sources, targets = self._lists[edges.key[0]], self._lists[edges.key[2]]
         rows, columns = found.rows, found.columns
         for start in range(0, values.size, _CHUNK):
@@ -252,22 +289,27 @@ class NeighborSampler:
 
 
 def open_sampler(
-    dataset: Described, spec: SamplingSpec, paged: Paged, limit: SampleLimit | None
+    dataset: Described,
+    spec: SamplingSpec,
+    opened: Opened,
+    picked: Picked,
+    limit: SampleLimit | None,
 ) -> NeighborSampler:
     """A sampler over the files of a dataset.
 
     Args:
         dataset: The dataset, which has the edge types of the specification.
         spec: How to sample.
-        paged: Gives an array file as a random reader, by record, stride and span.
+        opened: Gives an array as a random reader, by record, stride and span.
+        picked: Gives who chooses edges of a type where they lie, or None.
         limit: Refuse neighbourhoods larger than this; None for no limit.
 
     Raises:
         InputError: Arrays of weights or times are missing, or of another kind.
     """
     counts = {name: node.count for name, node in dataset.manifest.node_types.items()}
-    edges = open_in_edges(dataset, spec, paged)
-    times = open_node_times(dataset, spec, paged)
+    edges = open_in_edges(dataset, spec, opened, picked)
+    times = open_node_times(dataset, spec, opened)
     return NeighborSampler(spec, edges, counts, node_times=times, limit=limit)
 
 

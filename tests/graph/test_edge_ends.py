@@ -10,7 +10,6 @@ import pytest
 from confined import make_cold
 from overspill.graph.dataset import open_dataset
 from overspill.graph.paged import PagedArray
-from overspill.pyg.edge_files import EdgeEnds
 from small_graphs import random_graph
 
 
@@ -25,7 +24,7 @@ def test_ends_are_found_without_touching_the_mapping(
     if cold:
         make_cold(tmp_path / "indptr", tmp_path / "indices")
     monkeypatch.delattr(PagedArray, "elements")
-    ends = EdgeEnds(dataset, dataset.edge_types[0])
+    ends = dataset.open_edge_ends(dataset.edge_types[0])
     places = np.random.default_rng(1).permutation(graph.indices.size)
     sources, targets = ends.at(places)
     np.testing.assert_array_equal(sources, graph.indices[places])
