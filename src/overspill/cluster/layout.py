@@ -129,6 +129,14 @@ class Layout:
             find_ranges(ids, self.node_ends[owner], parts)
         return parts
 
+    def only_part(self, owner: Owner, ids: Ids) -> int | None:
+        """The part that has all of some nodes or edges, where two looks at the ids tell it."""
+        if not ids.size or (self.hashed and isinstance(owner, str)):
+            return None
+        ends = self.ends_of(owner)
+        part = int(np.searchsorted(ends, ids.min(), side="right"))
+        return part if ids.max() < ends[part] else None
+
     def ends_of(self, owner: Owner) -> Ids:
         """How many nodes, or edges, of a type there are up to each part's end."""
         return self.node_ends[owner] if isinstance(owner, str) else self.edge_ends[owner]

@@ -179,6 +179,10 @@ class LocalParts:
         return held
 
     def _by_part(self, owner: Owner, ids: Ids) -> Iterator[tuple[int, Ids | None]]:
+        part = self._layout.only_part(owner, ids)
+        if part is not None and self._here[part] >= 0:
+            yield part, None
+            return
         parts = self._layout.parts_of(owner, ids)
         there = self._here[parts]
         if there.size and int(there.min()) < 0:

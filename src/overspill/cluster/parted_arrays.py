@@ -63,9 +63,9 @@ class Reach:
     def by_machine(self, owner: Any, ids: Ids) -> Iterator[tuple[int, Ids | None]]:
         """Positions of rows by the machine that serves them; None for all."""
         layout = self.layout
-        if len(layout.machines) == 1:
-            if ids.size:
-                yield 0, None
+        part = layout.only_part(owner, ids)
+        if part is not None:
+            yield int(layout.homes[part]), None
             return
         parts = layout.parts_of(owner, ids)
         yield from groups_of(parts, layout.homes, len(layout.machines))
