@@ -54,7 +54,7 @@ def test_no_more_batches_than_asked_for_are_made_ahead() -> None:
         next(batches)
         assert len(drawn) == taken + 3
     for _ in range(6):
-        made.acquire(timeout=30)  # those that were drawn are made, and no other
+        made.acquire(timeout=120)  # those that were drawn are made, and no other
     batches.close()
     assert not made.acquire(blocking=False) and makers() == []
 
@@ -89,12 +89,12 @@ def test_no_thread_is_alive_at_a_fork_and_both_sides_go_on() -> None:
     def make(request: int) -> int:
         if request == 1:
             begun.set()
-            go_on.wait(30)
+            go_on.wait(120)
         return request
 
     batches = BatchesAhead(iter(range(6)), make, 3)
     assert next(batches) == 0
-    begun.wait(30)
+    begun.wait(120)
     go_on.set()
     child = os.fork()
     if child == 0:
@@ -130,7 +130,7 @@ def test_an_error_of_the_sampler_comes_at_its_batchs_turn(count: int) -> None:
 
 
 def test_makers_and_others_that_fork_at_one_moment_do_not_wait_for_each_other() -> None:
-    forking = threading.Barrier(3, timeout=30)
+    forking = threading.Barrier(3, timeout=120)
 
     def forked(inside: Callable[[], bool] = lambda: True) -> int:
         child = os.fork()

@@ -46,16 +46,16 @@ def test_a_fork_while_a_thread_makes_a_batch_leaves_workers_no_lock(ds: Dataset)
     def waits_once(out: Any) -> Any:
         if threading.current_thread() is not threading.main_thread():
             begun.set()
-            go_on.wait(30)
+            go_on.wait(120)
         return out
 
     loader = users(
         ds, num_workers=1, multiprocessing_context="fork", transform_sampler_output=waits_once,
-        timeout=30,
+        timeout=120,
     )  # fmt: skip
     with ThreadPoolExecutor(1) as threads:
         made = threads.submit(loader, [0, 1])
-        begun.wait(30)
+        begun.wait(120)
         batches = iter(loader)
         first = next(batches)
         go_on.set()
@@ -86,7 +86,7 @@ def test_first_passes_of_two_threads_pack_once(
 def test_each_threads_pass_is_an_epoch_of_its_own(ds: Dataset) -> None:
     alone = users(ds)
     expected = [all_listed(alone) for _ in range(2)]
-    both = threading.Barrier(2, timeout=30)
+    both = threading.Barrier(2, timeout=120)
     loader = users(ds)
     begin = loader._batches.__class__.__iter__
 

@@ -134,7 +134,7 @@ def test_a_fork_while_a_thread_samples_leaves_the_child_no_lock(tmp_path: Path) 
     with sampling._turn:  # as a thread does that is sampling
         child = os.fork()
         if child == 0:
-            if not sampling._turn.acquire(timeout=10):
+            if not sampling._turn.acquire(timeout=60):
                 os._exit(1)
             sampling._turn.release()
             os._exit(0 if sampler.sample_from_nodes(inputs).node.numel() else 2)

@@ -25,8 +25,10 @@ from overspill.pyg import NeighborLoader
 if __name__ == "__main__":
     ds = open_dataset(sys.argv[1])
     seeds = torch.arange(10_000)
-    make = lambda: NeighborLoader(ds, [8], batch_size=5_000, input_nodes=seeds, num_workers=2,
-                                  multiprocessing_context=sys.argv[2], seed=1)
+    method = sys.argv[2]
+    make = lambda: NeighborLoader(ds, [8], batch_size=5_000, input_nodes=seeds, seed=1,
+                                  num_workers=2 if method == "fork" else 1,
+                                  multiprocessing_context=method)
     try:
         make()
     except MemoryError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import copyreg
+import json
 import pickle
 import subprocess
 import sys
@@ -148,45 +149,57 @@ def test_only_the_picklers_own_tables_were_entered() -> None:
     assert kinds <= set(joblib_reduction._dispatch_table)
 
 
-@pytest.mark.parametrize(
-    ("imports", "late", "dumps"),
-    [
-        ("import torch, overspill, cloudpickle", "", "cloudpickle.dumps"),
-        ("import cloudpickle, torch, overspill", "", "cloudpickle.dumps"),
-        ("import overspill, cloudpickle, torch", "", "cloudpickle.dumps"),
-        ("import overspill, torch", "import cloudpickle", "cloudpickle.dumps"),
-        (
-            "import overspill, torch",
-            "from joblib.externals.loky.backend.reduction import dumps",
-            "dumps",
-        ),
-        (
-            "import overspill, torch, os; os.environ['LOKY_PICKLER'] = 'pickle'",
-            "from joblib.externals.loky.backend.reduction import dumps",
-            "dumps",
-        ),
-        ("import overspill, torch", "import ray.cloudpickle", "ray.cloudpickle.dumps"),
-    ],
-    ids=["after", "before", "between", "late", "loky", "loky with pickle", "ray"],
-)
-def test_in_whatever_order_the_packages_are_imported(
-    imports: str, late: str, dumps: str, tmp_path: Path
-) -> None:
-    script = f"""
-import sys
-{imports}
-if {bool(late)}:
-    assert not {{"cloudpickle", "ray", "joblib", "loky"}} & set(sys.modules), sys.modules.keys()
-tensor = overspill.spill_tensor_to_disk(torch.zeros(10000), required=True)
-{late}
-print(len({dumps}(tensor)))
-"""
-    env = child_environment(OVERSPILL_DIR=str(tmp_path), **ON)
+def run_fresh(script: str, place: Path) -> str:
+    env = child_environment(OVERSPILL_DIR=str(place), **ON)
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, env=env, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 1024
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "torch, overspill, cloudpickle",
+        "cloudpickle, torch, overspill",
+        "overspill, cloudpickle, torch",
+    ],
+    ids=["after", "before", "between"],
+)
+def test_in_whatever_order_the_packages_are_imported(order: str, tmp_path: Path) -> None:
+    script = f"""
+import {order}
+tensor = overspill.spill_tensor_to_disk(torch.zeros(10000), required=True)
+print(len(cloudpickle.dumps(tensor)))
+"""
+    assert int(run_fresh(script, tmp_path)) < 1024
+
+
+LATE = {
+    "cloudpickle": "from cloudpickle import dumps",
+    "loky": "from joblib.externals.loky.backend.reduction import dumps",
+    "loky with pickle": "import os; os.environ['LOKY_PICKLER'] = 'pickle'\n"
+    "from joblib.externals.loky.backend.reduction import dumps",
+    "ray": "from ray.cloudpickle import dumps",
+}
+
+
+def test_a_pickler_may_be_imported_late(tmp_path: Path) -> None:
+    script = f"""
+import json, os, sys
+import overspill, torch
+tensor = overspill.spill_tensor_to_disk(torch.zeros(10000), required=True)
+for name, late in {LATE!r}.items():  # each in a process that has none of them yet
+    if os.fork() == 0:
+        assert not {{"cloudpickle", "ray", "joblib", "loky"}} & set(sys.modules), sys.modules.keys()
+        exec(late)
+        print(json.dumps([name, len(dumps(tensor))]), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+    told = dict(json.loads(line) for line in run_fresh(script, tmp_path).splitlines())
+    assert set(told) == set(LATE) and max(told.values()) < 1024, told
 
 
 def test_parallel_jobs_read_the_same_file(run_python: Callable[..., Any], tmp_path: Path) -> None:
