@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Sequence
-from types import SimpleNamespace
+import json
 from typing import Any
 
 import numpy as np
 import pytest
-import ray
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import distributed
-from torch.nn.parallel import DistributedDataParallel
 
+from confined import run_script
 from overspill.cluster.seed_split import places_of_rank, split_by_owner
 from overspill.errors import InputError
-
-
-def served(ends: Sequence[int], machines: Sequence[str]) -> Any:
-    """Parts that are ranges of nodes, and the machine that serves each."""
-    addresses = tuple(dict.fromkeys(machines))
-    homes = np.array([addresses.index(machine) for machine in machines])
-
-    def machines_of_nodes(ids: Any, _type: str | None = None) -> Any:
-        return homes[np.searchsorted(ends, np.asarray(ids), side="right")]
-
-    return SimpleNamespace(addresses=addresses, machines_of_nodes=machines_of_nodes)
+from seed_ranks import served, trained
 
 
 def own(dataset: Any, ids: torch.Tensor, machine: str) -> torch.Tensor:
@@ -97,56 +83,14 @@ def test_what_cannot_be_split_is_refused() -> None:
         places_of_rank(dataset, [1])
 
 
-TARGETS = torch.randn(8, generator=torch.Generator().manual_seed(0))
-
-
-def trained(batches: Sequence[torch.Tensor], wrap: Any = lambda model: model) -> list[float]:
-    """The parameters of a small model after some epochs of Adam."""
-    torch.manual_seed(1)
-    model = wrap(torch.nn.Sequential(torch.nn.Embedding(8, 4), torch.nn.Linear(4, 1)))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-    for batch in [*batches] * 3:
-        optimizer.zero_grad()
-        (model(batch).squeeze(1) - TARGETS[batch]).square().mean().backward()
-        optimizer.step()
-    return [value for part in model.parameters() for value in part.flatten().tolist()]
-
-
-def rank_of_two(rank: int, place: str, sent: Any) -> None:
-    """A rank on a machine of its own; at last it holds other seeds than the first one."""
-    ray.util.get_node_ip_address = lambda: "ab"[rank]
-    distributed.init_process_group("gloo", f"file://{place}", rank=rank, world_size=2)
-    dataset, seeds = served([4, 8], ["b", "a"]), torch.arange(7)
-    mine = seeds[places_of_rank(dataset, seeds)]
-    told: list[Any] = [mine.tolist(), trained(mine.split(3), DistributedDataParallel)]
-    try:
-        places_of_rank(dataset, seeds + rank)
-    except InputError as error:
-        told.append(str(error))
-    distributed.destroy_process_group()
-    sent.put((rank, told))
-
-
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
     """What two ranks told: their seeds, what they trained, and how they refused."""
     place = tmp_path_factory.mktemp("ranks")
-    context = multiprocessing.get_context("spawn")
-    sent = context.Queue()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GLOO_SOCKET_IFNAME", "lo")
-        ranks = [
-            context.Process(target=rank_of_two, args=(rank, str(place / "meet"), sent))
-            for rank in range(2)
-        ]
-        for process in ranks:
-            process.start()
-    found = dict(sent.get(timeout=120) for _ in ranks)
-    for process in ranks:
-        process.join()
-    sent.close()
-    sent.join_thread()
-    return [found[rank] for rank in range(2)]
+    script = "import seed_ranks, sys\nseed_ranks.run_two(sys.argv[1])"
+    env = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    run_script(script, place, arguments=[place], env=env).check()
+    return [json.loads((place / f"rank-{rank}").read_text()) for rank in range(2)]
 
 
 def test_ranks_find_their_shares_together(told: list[list[Any]]) -> None:
