@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from loaded_batches import BUYS, LIKED, all_listed, club, market
 from overspill.cluster import parted_arrays, parted_edges
 from overspill.cluster.dataset import ClusterDataset
 from overspill.errors import FormatError, InputError, NoRoomError, StaleFileError
+from overspill.graph.reading.row_reader import RowReader
 from overspill.graph.sampling.spec import SampleLimit, SamplingSpec
-from overspill.pyg import HotRows, LinkNeighborLoader, NeighborLoader
+from overspill.pyg import HotRows, LinkNeighborLoader, NeighborLoader, negatives
+from overspill.pyg.projection import reading_cost
 from overspill.storage.partition_survey import find_parts
 from parts_here import DirectConnection, dealt, opened_parts
 from small_graphs import compress, random_graph, write_graph
@@ -49,6 +52,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("parts")
     market(place / "market")
     club(place / "club")
+    club(place / "few", num_nodes=14, num_edges=90)
     random_graph(place / "random", num_nodes=300)
     return place
 
@@ -66,7 +70,7 @@ def clubs(place: Path) -> Served:
 @pytest.fixture
 def crowded(place: Path) -> Served:
     """More parts than nodes, several empty."""
-    return served(place / "club", 130, 2)
+    return served(place / "few", 20, 2)
 
 
 @pytest.fixture
@@ -337,3 +341,54 @@ def test_a_part_of_another_partition_is_not_found(place: Path, tmp_path: Path) -
     with pytest.raises((StaleFileError, FormatError)):
         one.parts.gather("x", [1])
     assert find_parts(str(tmp_path / "nowhere")).partition is None
+
+
+def test_the_earliest_node_is_found_piece_by_piece(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed = served(market(place / "timed", node_times=True).path, 5, 2)
+    monkeypatch.setattr(negatives, "_NODES_A_PIECE", 7)
+    for type in ("user", "item"):
+        found = negatives.NodeTimes(timed.parts, "t", type).argmin()
+        assert found == negatives.NodeTimes(timed.whole, "t", type).argmin()
+    links = torch.arange(80).reshape(2, 40) % 45
+    options = {
+        **LOADER,
+        "edge_label_index": (BUYS, links),
+        "edge_label_time": torch.arange(40),
+        "time_attr": "t",
+        "neg_sampling": "binary",
+    }
+    same_batches(timed, lambda dataset: LinkNeighborLoader(dataset, [3, 2], **options))
+
+
+@pytest.mark.parametrize("there", [0.0, 0.5, 1.0])
+def test_what_requests_take_is_projected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: float
+) -> None:
+    count = 300_000
+    ends = np.random.default_rng(0).integers(0, count, (2, count))
+    write_graph(tmp_path / "whole", *compress(*ends, count), {"x": np.arange(count)})
+    two = served(tmp_path / "whole", 2, 2)
+    loader = NeighborLoader(two.parts, [1], seed=1)
+    cost = reading_cost(loader.dataset.recipe, scans=False)  # type: ignore[attr-defined]
+    middle = count // 2
+    ids = np.random.default_rng(1).integers(0, middle, count) + middle * (
+        np.random.default_rng(2).random(count) < there
+    )
+    reader, out = RowReader(two.parts), torch.empty(count, dtype=torch.int64)
+    reader.gather(("node", "x"), ids[:10], out=out[:10])
+    sampler = two.parts.sampler([4])
+    sampler.sample(ids, key=np.uint64(0))
+    # Replies lie in the object store, and are counted here as the process's own.
+    for act in (
+        lambda: reader.gather(("node", "x"), ids, out=out),
+        lambda: sampler.sample(ids, key=np.uint64(0)),
+    ):
+        tracemalloc.start()
+        try:
+            act()
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak <= cost.most_bytes(count)

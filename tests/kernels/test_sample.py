@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from overspill.kernels.sample import SCANNED_PICKS, count_picks, pick_edges
+from overspill.kernels.sample import (
+    SCANNED_PICKS,
+    count_each,
+    count_picks,
+    pick_edges,
+    pick_edges_apart,
+)
 from statistics_of import inclusion_p_value, single_p_value
 
 
@@ -92,3 +98,21 @@ def test_a_destinations_draws_depend_on_key_and_place_alone() -> None:
 def test_an_extent_outside_the_edges_is_told_apart(extent: tuple[int, int]) -> None:
     held = np.array([(0, 100), extent], dtype=np.int64)
     assert count_picks(held, 3, False, 100 if extent[1] < 2**32 else 2**33) == -2
+
+
+@pytest.mark.parametrize("fan_out", [-1, 0, 3, SCANNED_PICKS + 8])
+@pytest.mark.parametrize("replace", [False, True])
+def test_destinations_draw_the_same_wherever_they_are_sampled(fan_out: int, replace: bool) -> None:
+    ends = np.cumsum(np.random.default_rng(0).integers(0, 90, 41))
+    extents = np.stack([ends[:-1], ends[1:]], axis=1)
+    together, columns = picked(extents.tolist(), fan_out, replace=replace, key=9)
+    counts = np.full(40, 99, np.uint32)
+    count_each(extents, fan_out, replace, counts)
+    np.testing.assert_array_equal(counts, np.bincount(columns, minlength=40))
+    scratch = np.zeros(1 << 10, np.int64)
+    for mine in (np.arange(0, 40, 3), np.array([7]), np.arange(39, -1, -1)):
+        apart = np.full(int(counts[mine].sum()), -7)
+        stream = (np.uint64(9), mine)
+        pick_edges_apart(extents[mine], fan_out, replace, stream, scratch, apart)
+        expected = [together[columns == place] for place in mine]
+        np.testing.assert_array_equal(apart, np.concatenate(expected))

@@ -213,3 +213,10 @@ def test_a_plan_never_exceeds_what_there_is(
     assert (1 if workers else 0) <= plan.prefetch_factor <= prefetch
     chosen = replace(demand, prefetch_factor=plan.prefetch_factor)
     assert chosen.shm_bytes <= shm * MIB
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_each_worker_is_connected_for_itself(workers: int) -> None:
+    demand = replace(DEMAND, workers=workers)
+    connected = replace(demand, connection_bytes=90 * MIB)
+    assert connected.extra_bytes - demand.extra_bytes == workers * 90 * MIB

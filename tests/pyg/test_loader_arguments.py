@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from torch_geometric.data import Data
 
 from overspill.errors import InputError, NoRoomError, SettingsError
 from overspill.graph.construct import build_dataset
-from overspill.graph.dataset import open_dataset
+from overspill.graph.dataset import Dataset, open_dataset
 from overspill.pyg import NeighborLoader
+from overspill.pyg.arguments import chosen_context
 from overspill.settings import settings
 from overspill.tensors.headroom import held_memory_bytes
 from small_graphs import compress, random_graph, write_graph
@@ -161,3 +163,39 @@ def test_a_dataset_without_csc_is_refused(tmp_path: Path) -> None:
     rows = build_dataset(tmp_path / "r", edges=edges, num_nodes=9, layout="csr")
     with pytest.raises(InputError, match=r"layout csc; .* has csr.*layout="):
         NeighborLoader(rows, [2])
+
+
+class Elsewhere(Dataset):
+    """A dataset that, as one of other machines, no forked child could read."""
+
+    survives_fork = False
+
+
+@pytest.mark.parametrize(
+    ("given", "workers", "chosen"),
+    [
+        (None, 1, "spawn"),
+        (None, 0, None),
+        ("spawn", 1, "spawn"),
+        ("forkserver", 1, "forkserver"),
+        ("fork", 0, "fork"),
+    ],
+)
+def test_workers_are_spawned_where_a_fork_would_not_do(
+    tmp_path: Path, given: str | None, workers: int, chosen: str | None
+) -> None:
+    random_graph(tmp_path)
+    ds = open_dataset(tmp_path)
+    assert chosen_context(given, ds, workers) == given
+    assert chosen_context(given, Elsewhere(ds.path, ds.manifest), workers) == chosen
+
+
+@pytest.mark.parametrize("given", ["fork", multiprocessing.get_context("fork")])
+def test_a_fork_that_would_not_do_is_refused(tmp_path: Path, given: Any) -> None:
+    random_graph(tmp_path)
+    ds = open_dataset(tmp_path)
+    with pytest.raises(InputError, match="does not survive a fork") as caught:
+        NeighborLoader(
+            Elsewhere(ds.path, ds.manifest), [2], num_workers=1, multiprocessing_context=given
+        )
+    assert "spawn" in str(caught.value)

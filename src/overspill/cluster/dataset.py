@@ -225,7 +225,8 @@ def open_dataset(
             on every machine, each with its own parts, or on a file system that they share.
         address: The cluster's, where this process has not called `ray.init`; None finds one that
             runs on this machine.
-        deadline_s: How long a request may take, with all repetitions.
+        deadline_s: How long a request may take, with all repetitions. Opening may take 120 s
+            whatever it is.
         detached: Leave the servers running when this program ends, for others to find; `close`
             ends them.
 
@@ -241,7 +242,8 @@ def open_dataset(
     if not ray.is_initialized():
         start_ray(address)
     require_no_fork()
-    layout = served_layout(place, deadline_s=deadline_s, detached=detached)
+    # Processes start meanwhile, which takes longer than most requests may.
+    layout = served_layout(place, deadline_s=max(deadline_s, _DEADLINE_S), detached=detached)
     link = Link(
         path=place,
         partition=layout.partition,

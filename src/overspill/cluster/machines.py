@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from overspill.cluster.connection import NAMESPACE, as_raised, first_line
@@ -26,6 +26,7 @@ from overspill.cluster.whole import raw_ids_are_kept, whole_of
 from overspill.errors import ClusterError
 
 _Name = tuple[str, str]
+_PAUSES_S = (0.1, 0.3, 1.0, 3.0)
 # Tells what this process has opened from what it has found.
 _OPENER = uuid.uuid4().hex
 _SHARE = 0.001  # of the resource that each machine has once
@@ -63,15 +64,27 @@ def served_layout(path: str, *, deadline_s: float, detached: bool) -> Layout:
     found = survey(path, deadline_s)
     prefix = _prefix(found.partition.identifier, detached)
     with _RUNNING.lock:
-        layout = _running(prefix, deadline_s) or _layout(path, found, prefix)
-        handles = {}
-        for number, machine in enumerate(layout.machines):
-            held = _RUNNING.handles.get(_name(machine))
-            handles[_name(machine)] = held or _start(layout, number, detached)
-        held_by = _layouts(list(handles.values()), deadline_s)
+        for pause in (*_PAUSES_S, None):
+            try:
+                layout = _running(prefix, deadline_s) or _layout(path, found, prefix)
+                handles = {
+                    _name(machine): _RUNNING.handles.get(_name(machine))
+                    or _start(layout, number, detached)
+                    for number, machine in enumerate(layout.machines)
+                }
+                held = _layouts(list(handles.values()), deadline_s)[0]
+                break
+            except ActorDiedError as error:
+                # Servers that were just ended keep their names for a moment.
+                for name in list(_RUNNING.handles):
+                    if name[1].startswith(prefix):
+                        del _RUNNING.handles[name]
+                if pause is None:
+                    raise _not_started(error, deadline_s) from error
+            threading.Event().wait(pause)
         _RUNNING.handles |= handles
         _RUNNING.users.update(handles.keys())
-    return held_by[0]
+    return held
 
 
 def end_servers(layout: Layout, *, detached: bool) -> None:
@@ -107,20 +120,26 @@ def _running(prefix: str, deadline_s: float) -> Layout | None:
 
 
 def _layouts(handles: Sequence[Any], deadline_s: float) -> list[Layout]:
-    """Wait for servers to be up."""
+    """Wait for servers to be up; ActorDiedError where one has ended, or could not be made."""
     try:
         found = ray.get([handle.layout.remote() for handle in handles], timeout=deadline_s)
     except RayTaskError as error:
         raise as_raised(error, "a machine") from None
+    except ActorDiedError:
+        raise
     except RayError as error:
-        raise ClusterError(
-            f"the servers of a dataset did not start within {deadline_s:g} s: "
-            f"{type(error).__name__}: {first_line(error)}",
-            remedy="see whether the machines are up, and have memory for a process each "
-            "(ray status); the servers' logs are in Ray's session directories",
-        ) from error
+        raise _not_started(error, deadline_s) from error
     assert all(isinstance(layout, Layout) for layout in found)
     return list(found)
+
+
+def _not_started(error: RayError, deadline_s: float) -> ClusterError:
+    return ClusterError(
+        f"the servers of a dataset did not start within {deadline_s:g} s: "
+        f"{type(error).__name__}: {first_line(error)}",
+        remedy="see whether the machines are up, and have memory for a process each (ray status); "
+        "the servers' logs are in Ray's session directories",
+    )
 
 
 def _prefix(partition: str, detached: bool) -> str:
