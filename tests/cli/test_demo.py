@@ -47,13 +47,22 @@ class Demo:
         return parse_bytes(found.group(1))
 
 
+WHOLE = "from overspill.cli import main; main()"
+# In all but the number of batches, which quick's is enough to learn from.
+FEWER_BATCHES = f"""
+from overspill.cli.demo import verb
+made = verb._large_spec
+verb._large_spec = lambda *asked: made(*asked[:-1], quick=True)
+{WHOLE}
+"""
+
+
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     demand("memory_cgroup")
     directory = tmp_path_factory.mktemp("demo")
-    argv = [sys.executable, "-c", "from overspill.cli import main; main()", "demo", "--keep"]
     done = subprocess.run(
-        [*argv, "--dir", str(directory)],
+        [sys.executable, "-c", FEWER_BATCHES, "demo", "--keep", "--dir", str(directory)],
         capture_output=True,
         text=True,
         check=False,
@@ -187,23 +196,30 @@ def test_a_kill_by_the_limit_is_named(
     assert "limit 96.0 MiB" in told
 
 
-def test_a_refusal_in_the_confined_process_keeps_its_message(tmp_path: Path) -> None:
-    spec = LargeSpec(directory=str(tmp_path / "missing"), workers=0, **SMALL)
-    with pytest.raises(BuildFailedError, match=r"(?s)part 2 ended with status 1.*missing"):
-        run_confined(spec, None, report=lambda *_: None)
+def test_a_refusal_in_the_confined_process_keeps_its_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        broken = tmp_path / "python"
+        broken.write_text("#!/bin/sh\necho FileNotFoundError: missing >&2\nexit 1\n")
+        broken.chmod(0o700)
+        patch.setattr(sys, "executable", str(broken))
+        spec = LargeSpec(directory=str(tmp_path), workers=0, **SMALL)
+        with pytest.raises(BuildFailedError, match=r"(?s)part 2 ended with status 1.*missing"):
+            run_confined(spec, None, report=lambda *_: None)
     spec = LargeSpec(directory=str(tmp_path), workers=0, **{**SMALL, "memory_limit_bytes": 1 << 20})
     with pytest.raises(BuildFailedError, match=r"part 2 failed: .*memory"):
         run_confined(spec, None, report=lambda *_: None)
 
 
-WHOLE = "from overspill.cli import main; main()"
-# What part 1 leaves is seen with one signal; it takes most of the time.
+# What part 1 leaves is seen with one signal, and after one epoch.
+BOTH_PARTS = f"from overspill.cli.demo import cora; cora._EPOCHS = 1; {WHOLE}"
 PART_2 = f"from overspill.cli.demo import verb; verb._part_1 = lambda *_: None; {WHOLE}"
 
 
 @pytest.mark.parametrize(
     ("number", "script"),
-    [(signal.SIGINT, WHOLE), (signal.SIGTERM, PART_2), (signal.SIGHUP, PART_2)],
+    [(signal.SIGINT, BOTH_PARTS), (signal.SIGTERM, PART_2), (signal.SIGHUP, PART_2)],
     ids=["SIGINT", "SIGTERM", "SIGHUP"],
 )
 def test_an_interrupted_demo_leaves_nothing(
@@ -228,10 +244,8 @@ def test_an_interrupted_demo_leaves_nothing(
 
 
 def _failing_demo(directory: Path, *options: str) -> str:
-    argv = [sys.executable, "-c", "from overspill.cli import main; main()", "demo"]
-    done = subprocess.run(
-        [*argv, "--dir", str(directory), *options], capture_output=True, text=True, check=False
-    )
+    argv = [sys.executable, "-c", WHOLE, "demo", "--dir", str(directory), *options]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     return done.stderr
