@@ -16,15 +16,9 @@ import overspill
 from overspill.cli.app import _Harmless
 from overspill.cli.demo.cora import FILES
 from small_graphs import random_graph
+from typed_command import in_a_process as command
 
 AS_GRAPH = Path(__file__).parents[1] / "data" / "as20graph.txt"
-
-
-def command(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-c", "from overspill.cli import main; main()", *map(str, arguments)]
-    done = subprocess.run(argv, capture_output=True, text=True, env=None, check=False)
-    assert done.returncode == code, done.stderr
-    return done
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,16 +10,9 @@ import typer
 import overspill as ov
 from overspill.build import Columns
 from overspill.cli.inputs import arrays_by_type, fills, id_columns
+from typed_command import in_a_process as command
 
 BUYS = ("user", "buys", "item")
-
-
-def command(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-c", "from overspill.cli import main; main()", *map(str, arguments)]
-    environment = {**os.environ, "COLUMNS": "80"}
-    done = subprocess.run(argv, capture_output=True, text=True, env=environment)
-    assert done.returncode == code, done.stderr
-    return done
 
 
 @pytest.mark.parametrize(
@@ -35,7 +25,7 @@ def command(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[st
     ],
 )
 def test_help_shows_every_form_whole_on_a_narrow_screen(told: str) -> None:
-    assert told in command("build", "--help").stdout
+    assert told in command("build", "--help", columns=80).stdout
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,8 @@ if __name__ == "__main__":
     wanted = int(arena[: 8 * 2000].sum())
     ov.spill_batches()
     before, done, seen = shm_used(), 0, {}
-    # Forked ones anew for each of fifty epochs; spawned ones, seconds each, go through them all.
-    anew = 50 if method == "fork" else 0
+    # Forked ones anew for each of 25 epochs; spawned ones, seconds each, go through them all.
+    anew = 25 if method == "fork" else 0
     for persistent, epochs in ((False, anew), (True, 200 - anew)):
         loader = DataLoader(
             rows, batch_size=None, num_workers=4, multiprocessing_context=method,
