@@ -14,12 +14,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from overspill.build.construct import construct, require_possible
+from overspill.build.construct import BuildSummary, construct, require_possible
 from overspill.build.directory import require_claimable
 from overspill.build.forecast import forecast_build
 from overspill.build.inputs import Inputs
 from overspill.build.journal import unfinished_bytes
-from overspill.build.plan import plan_build
+from overspill.build.parting.part_build import construct_part
+from overspill.build.plan import BuildPlan, plan_build
 from overspill.build.progress import Event
 from overspill.build.reading import reading_bytes
 from overspill.build.sending.incoming import pipe_of, without_streams
@@ -71,13 +72,7 @@ def main() -> int:
                 require_possible(spec, inputs, plan, held_bytes=held)
                 _require_place(Path(spec.out))
                 return 0
-            summary = construct(
-                spec,
-                plan,
-                inputs=None if spec.streams else inputs,
-                send=send,
-                pipe=pipe_of(sys.argv),
-            )
+            summary = _constructed(spec, plan, inputs, send)
             sampler.sample()
             peak = sampler.peaks.anon_bytes
     except OverspillError as error:
@@ -89,6 +84,20 @@ def main() -> int:
     modules = sorted({name.split(".")[0] for name in sys.modules})
     send({"event": "summary", **asdict(summary), "peak_anon_bytes": peak, "modules": modules})
     return 0
+
+
+def _constructed(
+    spec: BuildSpec, plan: BuildPlan, inputs: Inputs, send: Callable[[Event], None]
+) -> BuildSummary:
+    if spec.part is not None:
+        return construct_part(spec, spec.part, plan, send=send)
+    return construct(
+        spec,
+        plan,
+        inputs=None if spec.streams else inputs,
+        send=send,
+        pipe=pipe_of(sys.argv),
+    )
 
 
 def _require_place(out: Path) -> None:

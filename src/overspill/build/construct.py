@@ -38,7 +38,7 @@ from overspill.storage.manifest import Manifest, check_file
 from overspill.storage.records import FileRecord
 
 # What the spec says of this machine and of one run rather than of the dataset.
-_NO_OPTIONS = ("out", "streams", "resume", "threads", "memory_limit_bytes")
+_NO_OPTIONS = ("out", "streams", "resume", "threads", "memory_limit_bytes", "part")
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def construct(
             inputs = Inputs.open(arrived.spec, arrived.edges)
             require_possible(arrived.spec, inputs, plan)
         build = _Build(BuildContext(arrived.spec, plan, directory, progress), inputs, arrived)
-        manifest = build.run(_options(spec))
+        manifest = build.run(options_of(spec))
     progress.end()
     seconds = time.monotonic() - started
     edges = sum(edge.count for edge in manifest.edge_types.values())
@@ -140,7 +140,7 @@ def fingerprint_of(spec: BuildSpec) -> str:
             SourceFile.check(path) for path in paths if not path.startswith(STREAM_PREFIX)
         )
     ]
-    told = {"options": _options(spec), "files": files, "version": __version__}
+    told = {"options": options_of(spec), "files": files, "version": __version__}
     return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
@@ -289,5 +289,6 @@ def require_possible(
     return forecast
 
 
-def _options(spec: BuildSpec) -> dict[str, Any]:
+def options_of(spec: BuildSpec) -> dict[str, Any]:
+    """What a manifest says of the options of a build."""
     return {name: value for name, value in asdict(spec).items() if name not in _NO_OPTIONS}

@@ -239,17 +239,16 @@ class _Inputs:
     def _matches(self, pattern: object, argument: str) -> list[str]:
         text = self._path(pattern, argument)
         try:
-            # A name that exists is that file, whatever brackets it has.
-            if not isinstance(pattern, str | Path) or Path(text).exists():
+            if not isinstance(pattern, str | Path):
                 return _files_of(text)
-            found = sorted(glob.glob(text, recursive=True))  # noqa: PTH207 (absolute patterns)
+            found = matching_files(text)
             if not found and glob.has_magic(text):
                 raise InputError(
                     f"no file matches {pattern}",
                     path=text,
                     remedy="check the pattern and the directory",
                 )
-            return [path for match in found or [text] for path in _files_of(match)]
+            return found or _files_of(text)
         except OSError as error:
             raise InputError(
                 f"cannot read {text}: {error.strerror}", path=text, remedy="check the path"
@@ -261,6 +260,18 @@ class _Inputs:
             if name is not None:
                 return name
         return _absolute(value, argument)
+
+
+def matching_files(pattern: str) -> list[str]:
+    """The files that an absolute path or pattern means, in order; none where nothing is there.
+
+    A name that exists is that file, whatever brackets it has; a directory means its Parquet files.
+    OSError as the system gives it.
+    """
+    if Path(pattern).exists():
+        return _files_of(pattern)
+    found = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 (absolute patterns)
+    return [path for match in found for path in _files_of(match)]
 
 
 def _files_of(path: str) -> list[str]:

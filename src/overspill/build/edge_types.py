@@ -11,13 +11,14 @@ import errno
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from overspill.build.array_inputs import ArrayInput, store_edge_array
 from overspill.build.context import BuildContext
+from overspill.build.edge_policies import Edges, with_policies
 from overspill.build.inputs import EdgeInputs, out_of_range
 from overspill.build.node_types import NodeType, no_nodes
 from overspill.build.passes.assemble import RowAssembler, RowFiles, RowOptions
@@ -31,14 +32,6 @@ from overspill.storage.records import FileRecord
 from overspill.storage.type_records import EdgeTypeRecord
 
 Ids = npt.NDArray[np.int64]
-
-
-class _Edges(NamedTuple):
-    """Edges of one chunk, as node ids, and the input row of each where those are kept."""
-
-    sources: Ids
-    targets: Ids
-    rows: Ids | None
 
 
 def row_options(spec: BuildSpec, edge: EdgeSpec) -> RowOptions:
@@ -199,7 +192,7 @@ class EdgeType:
             if not self._takes_loops(sources):
                 raise self._out_of_range(reader, chunk, sources, targets)
             rows = np.arange(first, first + count) if options.edge_ids else None
-            edges = self._with_policies(_Edges(sources, targets, rows), notes)
+            edges = self._with_policies(Edges(sources, targets, rows), notes)
             columns = (edges.targets, edges.sources) if swapped else (edges.sources, edges.targets)
             if partitioner.add(*columns, edges.rows) < len(columns[0]):
                 raise self._out_of_range(reader, chunk, sources, targets)
@@ -230,17 +223,15 @@ class EdgeType:
         alike = self.source is self.target
         return alike and spec.self_loops == "keep" and not spec.to_undirected
 
-    def _with_policies(self, edges: _Edges, notes: dict[str, int]) -> _Edges:
+    def _with_policies(self, edges: Edges, notes: dict[str, int]) -> Edges:
         if self.source is not self.target or self._takes_edges_as_they_come:
             return edges
-        loops = edges.sources == edges.targets
-        found = int(np.count_nonzero(loops))
-        notes["self_loops"] += found
         spec = self._context.spec
-        if found and spec.self_loops == "drop":
-            edges = _chosen(edges, ~loops)
-            loops = np.zeros(len(edges.sources), np.bool_)
-        return _both_ways(edges, loops) if spec.to_undirected else edges
+        edges, found = with_policies(
+            edges, drop_loops=spec.self_loops == "drop", both_ways=spec.to_undirected
+        )
+        notes["self_loops"] += found
+        return edges
 
     def _out_of_range(
         self, reader: EdgeReader, chunk: EdgeChunk, sources: Ids, targets: Ids
@@ -319,26 +310,6 @@ def _rows_from(held: dict[str, Any]) -> RowFiles:
 
 def _limit(count: int | None) -> int:
     return UNBOUNDED if count is None else count
-
-
-def _chosen(edges: _Edges, keep: npt.NDArray[np.bool_]) -> _Edges:
-    return _Edges(
-        edges.sources[keep], edges.targets[keep], None if edges.rows is None else edges.rows[keep]
-    )
-
-
-def _both_ways(edges: _Edges, loops: npt.NDArray[np.bool_]) -> _Edges:
-    """Each edge and its reverse, one after the other; a self loop once."""
-    count = len(edges.sources)
-    sources, targets = np.empty(2 * count, np.int64), np.empty(2 * count, np.int64)
-    sources[::2], sources[1::2] = edges.sources, edges.targets
-    targets[::2], targets[1::2] = edges.targets, edges.sources
-    both = _Edges(sources, targets, None if edges.rows is None else np.repeat(edges.rows, 2))
-    if not loops.any():
-        return both
-    keep = np.ones(2 * count, np.bool_)
-    keep[1::2] = ~loops
-    return _chosen(both, keep)
 
 
 def scanned_counts(

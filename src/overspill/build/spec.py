@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from overspill.build.part_spec import PartSpec
 from overspill.errors import InputError
 
 EdgeName = tuple[str, str, str]
@@ -148,6 +149,7 @@ class BuildSpec:
             included; None leaves it to the cgroup and the system.
         threads: The most threads that compute at a time; None takes the CPUs there are.
         resume: Whether an unfinished build in `out` is taken up where it stopped.
+        part: What was staged, where one part of a whole is built; nothing else is read then.
     """
 
     out: str
@@ -165,6 +167,7 @@ class BuildSpec:
     memory_limit_bytes: int | None = None
     threads: int | None = None
     resume: bool = False
+    part: PartSpec | None = None
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
@@ -201,12 +204,14 @@ class BuildSpec:
     def from_json(cls, text: str) -> BuildSpec:
         """Read what `to_json` wrote."""
         held = json.loads(text)
-        held["edges"] = tuple(_edge_from(edge) for edge in held["edges"])
+        held["edges"] = tuple(edge_from_json(edge) for edge in held["edges"])
         held["nodes"] = {
             name: NodeSpec(**node | {"arrays": _arrays_from(node["arrays"])})
             for name, node in held["nodes"].items()
         }
-        return cls(**held | {"streams": tuple(held["streams"]), "layouts": tuple(held["layouts"])})
+        held |= {"streams": tuple(held["streams"]), "layouts": tuple(held["layouts"])}
+        part = held["part"]
+        return cls(**held | {"part": None if part is None else PartSpec.from_json(part)})
 
 
 _CHOICES: dict[str, tuple[object, ...]] = {
@@ -287,7 +292,8 @@ def _fix(spec: object, **values: Any) -> None:
         object.__setattr__(spec, name, value)
 
 
-def _edge_from(held: dict[str, Any]) -> EdgeSpec:
+def edge_from_json(held: dict[str, Any]) -> EdgeSpec:
+    """Read what `dataclasses.asdict` and JSON made of an `EdgeSpec`."""
     return EdgeSpec(
         **held | {"paths": tuple(held["paths"]), "arrays": _arrays_from(held["arrays"])}
     )

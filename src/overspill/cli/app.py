@@ -18,6 +18,8 @@ from overspill import __version__
 from overspill.cli.bench.verb import bench
 from overspill.cli.build import build
 from overspill.cli.clean import clean
+from overspill.cli.cluster.verb import VERBS as CLUSTER_VERBS
+from overspill.cli.cluster.verb import cluster
 from overspill.cli.demo.verb import demo
 from overspill.cli.doctor.verb import doctor
 from overspill.cli.help_text import CLOSED_PIPE, Verb, Verbs
@@ -102,6 +104,9 @@ app = typer.Typer(
 )
 for _verb in (build, info, verify, partition, demo, status, clean, bench, doctor):
     app.command(cls=Verb)(_told_plainly(_verb))
+for _inner in CLUSTER_VERBS:
+    cluster.command(cls=Verb)(_told_plainly(_inner))
+app.add_typer(cluster)
 
 
 def _print_version(wanted: bool) -> None:

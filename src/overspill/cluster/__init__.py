@@ -20,14 +20,30 @@ except ImportError as error:
     ) from error
 
 if TYPE_CHECKING:  # for whoever checks a program's types: the same names, by their homes
+    from overspill.cluster.building.build import build as build
+    from overspill.cluster.building.build import finalise_build as finalise_build
+    from overspill.cluster.building.build import init_build as init_build
+    from overspill.cluster.building.build import partition_build as partition_build
     from overspill.cluster.dataset import ClusterDataset as ClusterDataset
     from overspill.cluster.dataset import open_dataset as open_dataset
+    from overspill.cluster.planning.plan import Plan as Plan
+    from overspill.cluster.planning.plan import plan as plan
+    from overspill.cluster.planning.probe import measure_rates as measure_rates
+    from overspill.cluster.planning.rates import Rates as Rates
     from overspill.cluster.seed_split import places_of_rank as places_of_rank
     from overspill.cluster.seed_split import split_by_owner as split_by_owner
 
 _HOMES = {
     "ClusterDataset": "dataset",
+    "Plan": "planning.plan",
+    "Rates": "planning.rates",
+    "measure_rates": "planning.probe",
+    "build": "building.build",
+    "finalise_build": "building.build",
+    "init_build": "building.build",
     "open_dataset": "dataset",
+    "partition_build": "building.build",
+    "plan": "planning.plan",
     "places_of_rank": "seed_split",
     "split_by_owner": "seed_split",
 }

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +53,19 @@ class RowFiles:
     duplicates: int | None
 
 
+class RowChoice(Protocol):
+    """Which rows there are, where the others are known to be empty.
+
+    Attributes:
+        count: How many.
+    """
+
+    count: int
+
+    def of(self, first: int, ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The ends of the rows that there are, of those from `first` on; a copy."""
+
+
 class RowAssembler:
     """Writes the rows of the edges in a spool.
 
@@ -63,6 +76,7 @@ class RowAssembler:
         num_columns: Number of sources; decides whether ``indices`` take 4 bytes.
         num_edges: Number of edges of the input; decides whether edge ids, below it, take 4 bytes.
         options: What becomes of the edges.
+        choice: Which of the rows are written; None: all.
         on_progress: Called with the number of edges done, of those in the spool.
     """
 
@@ -75,11 +89,12 @@ class RowAssembler:
         num_columns: int,
         num_edges: int,
         options: RowOptions = RowOptions(),  # noqa: B008 (frozen)
+        choice: RowChoice | None = None,
         on_progress: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._directory, self._plan, self._options = directory, plan, options
         self._rows, self._columns, self._edges = num_rows, num_columns, num_edges
-        self._on_progress = on_progress
+        self._on_progress, self._choice = on_progress, choice
 
     def write(self, blocks: Blocks, *, prefix: str) -> RowFiles:
         """Write ``<prefix>.<part>.safetensors``: indptr, indices, edge_ids and counts.
@@ -112,7 +127,8 @@ class RowAssembler:
         )
 
     def _open(self, stack: ExitStack, edges: int, prefix: str) -> dict[str, ArrayWriter]:
-        sizes = {"indptr": ("int64", self._rows + 1), "indices": (self._type(self._columns), edges)}
+        rows = self._rows if self._choice is None else self._choice.count
+        sizes = {"indptr": ("int64", rows + 1), "indices": (self._type(self._columns), edges)}
         if self._options.edge_ids:
             sizes["edge_ids"] = self._type(self._edges), edges
         if self._options.duplicates == "count":
@@ -137,23 +153,26 @@ class RowAssembler:
         self, emissions: Iterator[Emission], files: dict[str, ArrayWriter], writer: Behind[None]
     ) -> tuple[int, int | None]:
         files["indptr"].append(np.zeros(1, np.int64))
-        total = removed = repeats = 0
+        total = removed = repeats = row = 0
         known = self._options.sort_within_row or self._options.drop
         for emission in emissions:
             np.add(emission.ends, total - emission.before, out=emission.ends)
             total += len(emission.sources)
             repeats += emission.repeats
             removed += emission.repeats if self._options.drop else 0
-            writer.submit(_append, files, emission)
+            ends = emission.ends
+            if self._choice is not None:
+                ends, row = self._choice.of(row, ends), row + len(ends)
+            writer.submit(_append, files, emission, ends)
             self._on_progress(total + removed)
         writer.wait()
         return total, repeats if known else None
 
 
-def _append(files: dict[str, ArrayWriter], emission: Emission) -> None:
+def _append(files: dict[str, ArrayWriter], emission: Emission, ends: npt.NDArray[np.int64]) -> None:
     try:
         parts = {
-            "indptr": emission.ends,
+            "indptr": ends,
             "indices": emission.sources,
             "edge_ids": emission.edge_ids,
             "counts": emission.counts,

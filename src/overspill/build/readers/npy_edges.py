@@ -31,11 +31,22 @@ class NpyEdges:
 
     text = (False, False)
 
-    def __init__(self, file: NpyFile, *, edge_axis: int) -> None:
+    def __init__(
+        self, file: NpyFile, *, edge_axis: int, window: tuple[int, int] | None = None
+    ) -> None:
         self.path, self._file, self._axis = file.path, file, edge_axis
-        self.nbytes = file.file_bytes
-        self.count: int | None = file.shape[edge_axis]
+        self._all = file.shape[edge_axis]
+        self._first, self._last = (0, self._all) if window is None else window
+        self.nbytes = self._bytes_of(self._last)
+        self.count: int | None = self._last - self._first
         self.columns = ("0", "1")
+
+    def within(self, first: int, last: int) -> NpyEdges:
+        """A reader of the edges from `first` up to `last`, which keep their numbers."""
+        return NpyEdges(self._file, edge_axis=self._axis, window=(first, last))
+
+    def _bytes_of(self, last: int) -> int:
+        return self._file.offset + (last - self._first) * 2 * self._file.dtype.itemsize
 
     def locate(self, edge: int) -> int:
         """The position along the edge axis."""
@@ -56,8 +67,7 @@ class NpyEdges:
                 out = ids[number % _ALIVE][:, : len(held[0])]
                 out[0], out[1] = held
                 held = out[0], out[1]
-            done = self._file.offset + (first + len(held[0])) * 2 * self._file.dtype.itemsize
-            yield EdgeChunk(held[0], held[1], first, done)
+            yield EdgeChunk(held[0], held[1], first, self._bytes_of(first + len(held[0])))
 
     @property
     def _apart(self) -> bool:
@@ -81,9 +91,9 @@ class NpyEdges:
                 ]
             )
             coming: deque[tuple[int, list[Future[npt.NDArray[Any]]]]] = deque()
-            for first in range(0, self.count or 0, most):
-                length = min(most, (self.count or 0) - first)
-                places = [(first, length), ((self.count or 0) + first, length)]
+            for first in range(self._first, self._last, most):
+                length = min(most, self._last - first)
+                places = [(first, length), (self._all + first, length)]
                 if not self._apart:
                     places = [(2 * first, 2 * length)]
                 reads = [

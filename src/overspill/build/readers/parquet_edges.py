@@ -35,12 +35,22 @@ _DICTIONARIES = 6
 
 
 class ParquetTable(ArrowTable):
-    """One Parquet file."""
+    """One Parquet file, or row groups of it that follow one another."""
 
-    def __init__(self, source: SourceFile) -> None:
+    def __init__(self, source: SourceFile, groups: tuple[int, int] | None = None) -> None:
         with source.opened() as file, arrow_errors(source.path, "Parquet"):
             opened = _open(file)
             super().__init__(source, opened.schema_arrow, opened.metadata.num_rows)
+        rows = [opened.metadata.row_group(n).num_rows for n in range(opened.num_row_groups)]
+        self.group_rows = tuple(rows)
+        self._groups = None if groups is None else list(range(*groups))
+        if groups is not None:
+            self.first_row, self.count = sum(rows[: groups[0]]), sum(rows[slice(*groups)])
+            self.nbytes = source.nbytes * self.count // max(1, sum(rows))
+
+    def within(self, first: int, last: int) -> ParquetTable:
+        """The row groups from `first` up to `last`; rows keep their numbers."""
+        return ParquetTable(self._source, (first, last))
 
     def page_bytes(self, columns: Sequence[str]) -> int:
         """Memory of a page of each column, with its dictionary, or of a whole dictionary.
@@ -104,7 +114,9 @@ class ParquetTable(ArrowTable):
     def _decoded(self, columns: Sequence[str], rows: int) -> Iterator[list[pa.Array]]:
         with self._source.opened() as file, arrow_errors(self.path, "Parquet"):
             opened = _open(file)
-            for batch in opened.iter_batches(rows, columns=list(columns), use_threads=False):
+            for batch in opened.iter_batches(
+                rows, row_groups=self._groups, columns=list(columns), use_threads=False
+            ):
                 if batch.num_rows:
                     yield [batch.column(name) for name in columns]
 

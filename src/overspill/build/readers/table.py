@@ -163,6 +163,11 @@ class TableEdges:
             yield EdgeChunk(part.ids[0], part.ids[1], part.first, part.bytes_done)
 
     @property
+    def table(self) -> Table:
+        """Where they come from."""
+        return self._table
+
+    @property
     def page_bytes(self) -> int:
         """Memory that reading takes beside what it yields."""
         return _page_bytes(self._table, self.columns)
