@@ -7,11 +7,13 @@ memory group; directories of its own stand at paths that exist here too. Needs r
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from overspill.linux.confine import MemoryGroup
@@ -54,7 +56,10 @@ class OtherMachine:
         name, boot = f"machine-{ip.rpartition('.')[2]}", str(uuid.uuid4())
         self.identity = f"{name}/{boot}"
         (place / "boot_id").write_text(f"{boot}\n")
-        mounts = [str(part) for at, held in (own or {}).items() for part in (held, at)]
+        # Ray's directory too: nodes that share it race for the names of their sockets.
+        (place / "ray").mkdir(exist_ok=True)
+        own = {Path(os.environ["RAY_TMPDIR"]): place / "ray", **(own or {})}
+        mounts = [str(part) for at, held in own.items() for part in (held, at)]
         argv = ["unshare", *_ALONE, "/bin/sh", "-c", _ENTER, "sh", name, str(place / "boot_id")]
         argv += [*mounts, "--", *_start_command(address, ip)]
         self._group = None
@@ -72,6 +77,20 @@ class OtherMachine:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+
+    def signal(self, pid: int, number: signal.Signals) -> None:
+        """Send a signal to one of its processes, by the number that it has there."""
+        (init,) = (
+            Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        )
+        space = Path(f"/proc/{init}/ns/pid").readlink()
+        for place in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # ended meanwhile
+                told = re.search(r"^NSpid:.*\t(\d+)$", (place / "status").read_text(), re.MULTILINE)
+                if told and int(told[1]) == pid and (place / "ns/pid").readlink() == space:
+                    os.kill(int(place.name), number)
+                    return
+        raise ProcessLookupError(f"{self.identity} has no process {pid}")
 
     def kill(self) -> None:
         """End it; nothing is left once this returns. A second call does nothing."""

@@ -30,6 +30,7 @@ _PAUSES_S = (0.1, 0.3, 1.0, 3.0)
 # Tells what this process has opened from what it has found.
 _OPENER = uuid.uuid4().hex
 _SHARE = 0.001  # of the resource that each machine has once
+_ASKED_BYTES = 1 << 20
 
 
 class _Running:
@@ -94,6 +95,8 @@ def end_servers(layout: Layout, *, detached: bool) -> None:
         layout: Of a dataset that `served_layout` opened here.
         detached: Whether it was opened as detached: then they end wherever they were started.
     """
+    if not ray.is_initialized():
+        return  # they have ended with the connection
     with _RUNNING.lock:
         for name in map(_name, layout.machines):
             _RUNNING.users[name] -= 1
@@ -101,7 +104,7 @@ def end_servers(layout: Layout, *, detached: bool) -> None:
                 continue
             handle = _RUNNING.handles.pop(name, None)
             started = layout.opened_by == _OPENER or detached
-            if handle is not None and started and ray.is_initialized():
+            if handle is not None and started:
                 ray.kill(handle, no_restart=True)
 
 
@@ -153,7 +156,9 @@ def _start(layout: Layout, number: int, detached: bool) -> Any:
     if machine.pinned:
         placed = {"resources": {f"node:{machine.address}": _SHARE}}
     else:
-        placed = {"scheduling_strategy": NodeAffinitySchedulingStrategy(machine.node_id, soft=True)}
+        wish = NodeAffinitySchedulingStrategy(machine.node_id, soft=True)
+        # Ray drops the wish of an actor that asks for nothing.
+        placed = {"scheduling_strategy": wish, "memory": _ASKED_BYTES}
     # No processors are asked for: those are for the training, and a server mostly waits.
     actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(PartServer)
     return actor.options(
