@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from overspill.cluster.planning.disk import part_bytes
+from overspill.cluster.planning.disk import expected_pages, number_of_splits, part_bytes
 from overspill.cluster.planning.neighborhood import expected_batch, expected_new, expected_picks
 from overspill.cluster.planning.plan import Plan, plan
 from overspill.cluster.planning.rates import ASSUMED, Rate, Rates
@@ -90,6 +91,25 @@ def test_nodes_that_edges_find(drawn: int, known: int, nodes: int, expected: flo
     assert expected_new(drawn, known, nodes) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("records", [0.5, 3.0, 700.0, 1024.0, 5000.0, 99_000.0, 101_000.0, 4e6])
+def test_pages_that_a_random_number_of_records_takes(records: float) -> None:
+    drawn = np.random.default_rng(0).poisson(records, 200_000)
+    assert expected_pages(records, 512) == pytest.approx(np.ceil(drawn / 512).mean(), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("edges", "machines", "splits"),
+    [
+        (0, 4, 0),
+        (1000, 4, 1),  # no split is tiny
+        (32 << 20, 4, 8),  # of 512 MiB, one for each of 8 processors
+        (1 << 32, 4, 64),  # of 64 GiB, none of more than a GiB
+    ],
+)
+def test_splits_of_the_input(edges: int, machines: int, splits: int) -> None:
+    assert number_of_splits(planned(edges=edges, machines=machines).work, cores=2) == splits
+
+
 @pytest.mark.parametrize(
     ("nodes", "owners", "expected"),
     [(0.5, 1, 0.5), (7, 1, 1), (7, 0, 0), (2, 2, 1.5), (1e6, 15, 15)],
@@ -135,8 +155,39 @@ def test_what_is_local_is_not_asked_for() -> None:
     assert planned().network.batch_bytes == pytest.approx(0.75 * none.network.batch_bytes)
 
 
-def test_nothing_crosses_the_network_where_the_disk_is_shared() -> None:
-    assert planned(shared_disk=True).network.build_bytes == 0 < planned().network.build_bytes
+def test_rows_come_from_the_machine_that_has_their_files() -> None:
+    flow = planned().network
+    assert flow.build_rows_bytes == 1000 * 512 * 3 / 4
+    assert planned(rows_everywhere=True).network.build_rows_bytes == 0
+    shared = planned(shared_disk=True)
+    assert shared.network.build_bytes == 0 == shared.disk.fetched_bytes
+    assert planned().disk.fetched_bytes == flow.build_staged_bytes > 0
+    assert shared.disk.input_bytes == 2500 * 16 + 250 * 512
+    assert planned().disk.input_bytes == 2500 * 16 + 1000 * 512
+
+
+def test_large_answers_come_in_pieces() -> None:
+    # 2**16 nodes of the other machine, a fan-out of 32: two answers of 2**20 edges; then rows.
+    held = planned(
+        nodes=10**9,
+        edges=10**12,
+        machines=2,
+        local_share=0.0,
+        num_neighbors=[2, 32],
+        batch_size=1 << 15,
+        feature_bytes=1,
+    )
+    assert held.batch.hops[1].frontier == pytest.approx(1 << 16, rel=1e-3)
+    assert held.batch.hops[1].edges == pytest.approx(1 << 21, rel=1e-3)
+    assert held.network.batch_rounds == 2 and held.network.batch_requests == 3
+    wide = planned(**{**held_options(held), "feature_bytes": 512})
+    assert wide.network.batch_requests == 2 + math.ceil(wide.network.batch_row_bytes / (8 << 20))
+
+
+def held_options(held: Plan) -> dict[str, Any]:
+    work = held.work
+    names = ("nodes", "edges", "machines", "local_share", "num_neighbors", "batch_size")
+    return {name: getattr(work, name) for name in names}
 
 
 @pytest.mark.parametrize("more", ["nodes", "edges", "feature_bytes", "seeds", "batch_size"])
@@ -145,7 +196,7 @@ def test_more_never_takes_less(more: str) -> None:
     parts = ["disk", "memory", "network", "build", "epoch"]
     if more == "batch_size":  # of larger batches there are fewer, with fewer nodes in all
         parts = ["disk", "memory", "build"]
-    for factor in (2, 3, 50):
+    for factor in (2, 4, 64):  # of other numbers of nodes, blocks are padded more or less
         grown = {**base, more: base[more] * factor}
         if more == "nodes":  # with as many edges each: batches may get smaller with the degree
             grown["edges"] = base["edges"] * factor
@@ -191,17 +242,19 @@ def test_a_faster_machine_builds_in_less_time(rate: str, resource: str) -> None:
 
 def test_seconds_are_amounts_over_rates() -> None:
     held = planned(rates=ONE, memory=1, local_share=0.0)  # nothing is cached
-    partition, finalise = held.build
-    share = 10_000 // 4
-    assert partition.disk == share * 16 + held.disk.staged_bytes
-    assert partition.processor == share
-    assert finalise.network == held.network.build_bytes
-    assert finalise.processor == share + held.network.build_bytes
-    assert held.epoch.network == held.network.batches * held.network.batch_bytes
+    _init, partition, rows, fetched, built = held.build
+    share, disk, flow = 10_000 // 4, held.disk, held.network
+    assert partition.disk == share * 16 + disk.staged_bytes
+    assert partition.processor == share / (disk.splits / 4)  # one split: one machine stages it all
+    assert rows.disk == 1000 * 512 + 250 * 512  # all read by the one that has them, its own written
+    assert rows.network == flow.build_rows_bytes == rows.processor - 250 * 512
+    assert fetched.disk == 2 * disk.fetched_bytes and fetched.network == disk.fetched_bytes
+    assert built.disk == disk.staged_bytes + disk.dataset_bytes - 250 * 512
+    assert built.processor == share
+    assert held.epoch.network == flow.batches * flow.batch_bytes
     assert held.memory.cached_share == 0
-    rows = held.batch.nodes
-    pages = held.epoch.disk / held.network.batches
-    assert pages > rows + sum(hop.frontier for hop in held.batch.hops)
+    pages = held.epoch.disk / flow.batches
+    assert pages > held.batch.nodes + sum(hop.frontier for hop in held.batch.hops)
     ten = planned(rates=ONE.having("given", random_reads=10.0), memory=1, local_share=0.0)
     assert ten.epoch.disk == pytest.approx(held.epoch.disk / 10)
 
@@ -275,7 +328,10 @@ def test_counts_may_be_written_as_floats() -> None:
     nodes, edges = 62_500_000, 625_000_000
     part = 8 * (nodes + 1) + 4 * edges + 512 * nodes + 3 * 4096
     assert held.disk.dataset_bytes == part
-    assert held.disk.peak_bytes == part + 8 * edges
+    # Every other machine staged as much for it, and everything is there until the end.
+    assert held.disk.fetched_bytes == pytest.approx(held.disk.staged_bytes * 15 / 16, rel=1e-6)
+    assert held.disk.staged_bytes == pytest.approx(8 * edges, rel=0.02)
+    assert held.disk.peak_bytes == part + held.disk.staged_bytes + held.disk.fetched_bytes
     assert held.work.seeds == 10**7 and held.work.local_share == 1 / 16
     wide = plan(2**31, 1e10, feature_bytes=0, machines=1, memory="64GiB")
     assert wide.disk.dataset_bytes == 8 * (2**31 + 1) + 8 * 10**10 + 2 * 4096

@@ -28,8 +28,14 @@ def plan(
     ] = 0,
     parts: Annotated[int | None, typer.Option(min=1, help="Parts; one a machine.")] = None,
     input_edge_bytes: Annotated[int, typer.Option(min=1, help="Bytes an edge in its file.")] = 16,
-    build_memory: Annotated[str, typer.Option(help="The build's memory limit.")] = "1GiB",
+    build_memory: Annotated[
+        str | None, typer.Option(help="The build's memory limit; MEMORY.")
+    ] = None,
     shared_disk: Annotated[bool, typer.Option("--shared-disk", help="All see one disk.")] = False,
+    rows_everywhere: Annotated[
+        bool,
+        typer.Option("--rows-everywhere", help="Each has the files of node arrays, not one alone."),
+    ] = False,
     num_neighbors: Annotated[str, typer.Option(help="Fan-outs, one a hop.")] = "15,10,5",
     batch_size: Annotated[int, typer.Option(min=1, help="Seeds a batch.")] = 1024,
     seeds: Annotated[
@@ -120,8 +126,9 @@ def plan(
         rates=_rates(directory if probe else None, given, probe=probe),
         parts=parts,
         input_edge_bytes=input_edge_bytes,
-        build_memory=size(build_memory),
+        build_memory=None if build_memory is None else size(build_memory),
         shared_disk=shared_disk,
+        rows_everywhere=rows_everywhere,
         num_neighbors=_fan_outs(num_neighbors),
         batch_size=batch_size,
         seeds=None if seeds is None else int(_count(seeds, option="--seeds")),

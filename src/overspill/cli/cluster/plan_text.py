@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from overspill.cluster.planning.spans import Span
 
 _Rows = Iterator[tuple[str, ...]]
-_BYTES = ("disk_write", "disk_read", "network", "transport", "copy")
+_BYTES = ("disk_write", "disk_read", "network", "transport", "checksum", "copy")
+_SECONDS = ("round_trip", "start")
 _SHOWN = {
     "cores": "processors",
     "disk_write": "disk, written",
@@ -26,6 +27,8 @@ _SHOWN = {
     "round_trip": "round trip",
     "split_edges": "edges split, a core",
     "build_edges": "edges built, a core",
+    "checksum": "checksums, a thread",
+    "start": "start of a process",
     "sample_edges": "edges sampled, a core",
     "copy": "rows copied, a core",
 }
@@ -60,14 +63,14 @@ def _disk(plan: Plan) -> _Rows:
     disk = plan.disk
     yield ("disk",)
     yield "  its parts", format_bytes(disk.dataset_bytes), "stay"
-    yield "  build, peak", format_bytes(disk.peak_bytes), "parts and staged edges"
+    yield "  build, peak", format_bytes(disk.peak_bytes), "with what is staged and fetched"
     yield "  input", format_bytes(disk.input_bytes), "is there before"
 
 
 def _memory(plan: Plan) -> _Rows:
     held = plan.memory
     yield ("memory",)
-    yield "  build", format_bytes(held.build_bytes), "the builder, tasks that split, Ray"
+    yield "  build", format_bytes(held.build_bytes), "tasks or builder, and Ray"
     yield "  serving", format_bytes(held.serving_bytes), "server, loader workers, Ray"
     yield "  page cache", f"{held.cached_share:.0%}", "of its parts, in what is left"
 
@@ -75,16 +78,20 @@ def _memory(plan: Plan) -> _Rows:
 def _network(plan: Plan) -> _Rows:
     flow = plan.network
     yield ("network, into it and as much out of it",)
-    yield "  build", format_bytes(flow.build_bytes), "edges and rows"
+    yield "  build, edges", format_bytes(flow.build_staged_bytes), "staged on other machines"
+    yield "  build, rows", format_bytes(flow.build_rows_bytes), "out of the one that has them all"
     batch = f"{flow.batch_requests:.0f} requests in {counted(flow.batch_rounds, 'round')}"
     yield "  a batch", format_bytes(int(flow.batch_bytes)), batch
-    yield "  an epoch", format_bytes(int(flow.epoch_bytes)), counted(flow.batches, "batch") + "es"
+    yield "  an epoch", format_bytes(int(flow.epoch_bytes)), f"{flow.batches:,} batches"
 
 
 def _build(plan: Plan) -> _Rows:
     yield ("time of the build, at best and at worst",)
     for span in plan.build:
-        yield _time(span, span.stage)
+        if span.most:
+            yield _time(span, span.stage)
+    least, most = (sum(getattr(span, end) for span in plan.build) for end in ("least", "most"))
+    yield "  all of it", f"{format_seconds(least)} to {format_seconds(most)}"
 
 
 def _epoch(plan: Plan) -> _Rows:
@@ -109,7 +116,7 @@ def _rates(rates: Rates) -> _Rows:
 def _rate(name: str, rate: Rate) -> str:
     if name == "cores":
         return f"{rate.value:.0f}"
-    if name == "round_trip":
+    if name in _SECONDS:
         return format_seconds(rate.value)
     if name in _BYTES:
         return f"{format_bytes(int(rate.value))}/s"

@@ -67,7 +67,8 @@ class Plan:
             },
             "disk": asdict(self.disk) | {"peak_bytes": self.disk.peak_bytes},
             "memory": asdict(self.memory) | {"fits": self.memory.fits},
-            "network": asdict(self.network) | {"epoch_bytes": self.network.epoch_bytes},
+            "network": asdict(self.network)
+            | {"build_bytes": self.network.build_bytes, "epoch_bytes": self.network.epoch_bytes},
             "build": [span.to_json() for span in self.build],
             "epoch": self.epoch.to_json(),
             "findings": self.findings(),
@@ -101,11 +102,12 @@ def plan(
         rates: What a machine does a second; `measure_rates` measures some of them, `Rates.having`
             sets them.
         **options: `parts`, by default one a machine. `input_edge_bytes`, 16 by default: int64
-            pairs. `build_memory`, the build's `memory_limit`, "1GiB". `num_neighbors`, one fan-out
-            a hop, (15, 10, 5). `batch_size`, 1024. `seeds`, of an epoch and all machines, a
+            pairs. `build_memory`, the build's `memory_limit`; None: `memory`. `num_neighbors`, one
+            fan-out a hop, (15, 10, 5). `batch_size`, 1024. `seeds`, of an epoch and all machines, a
             hundredth of the nodes. `workers`, of the loader, a machine: 2. `local_share`, the share
             of neighbours on the machine of their node: one in `machines`, as where they are
-            scattered. `shared_disk`: all machines see one file system.
+            scattered. `shared_disk`: all machines see one file system. `rows_everywhere`: each has
+            the files of node arrays, not one machine alone.
 
     Returns:
         The estimates, of the machine that has the most to do.
@@ -121,9 +123,10 @@ def plan(
         memory=memory,
         options=options,
     )
-    batch, disk = expected_batch(work), disk_use(work)
-    flow = traffic(work, batch, staged_bytes=disk.staged_bytes)
-    held = memory_use(work, batch, dataset_bytes=disk.dataset_bytes, cores=int(rates.cores.value))
+    cores = rates.cores.value
+    batch, disk = expected_batch(work), disk_use(work, cores=cores)
+    flow = traffic(work, batch, disk)
+    held = memory_use(work, dataset_bytes=disk.dataset_bytes, cores=cores)
     of_batch = batch_span(work, batch, flow, rates, cached_share=held.cached_share)
     return Plan(
         work=work,

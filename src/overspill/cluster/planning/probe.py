@@ -7,6 +7,7 @@ found by one of them: network, Ray's hand-over and round trips stay as they were
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +37,8 @@ MEASURED = (
     "random_reads",
     "split_edges",
     "build_edges",
+    "checksum",
+    "start",
     "sample_edges",
     "copy",
 )
@@ -47,6 +50,7 @@ _ROW_BYTES = 512
 ROOM_BYTES = _FILE_BYTES + (16 + 8 + 4) * _EDGES + (2 * _ROW_BYTES + 16) * _NODES + 16 * _MIB
 _SECONDS = 0.4
 _BATCH = 1024
+_CHECKSUMMED = 64
 _FAN_OUTS = [10, 10]
 Told = Callable[[int, int], None]
 
@@ -66,7 +70,7 @@ def measure_rates(
 
     Returns:
         The same rates with `cores`, `disk_write`, `disk_read`, `random_reads`, `split_edges`,
-        `build_edges`, `sample_edges` and `copy` measured.
+        `build_edges`, `checksum`, `start`, `sample_edges` and `copy` measured.
 
     Raises:
         SpillDirError: The directory cannot be used, or lies in memory.
@@ -97,6 +101,7 @@ def _disk(work: Path) -> dict[str, float]:
         "disk_write": _FILE_BYTES / (written - start),
         "disk_read": _FILE_BYTES / (read - written),
         "random_reads": at_random,
+        "checksum": _checksummed(noise),
     }
 
 
@@ -107,11 +112,14 @@ def _building(work: Path) -> dict[str, float]:
     _save(edges, random.integers(0, _NODES, (2, _EDGES)))
     _save(rows, np.zeros((_NODES, _ROW_BYTES), np.uint8))
     spec = describe_build(work / "graph", edges=edges, node_features={"x": rows}, num_nodes=_NODES)
-    phases = run_build(spec)["phase_seconds"]
-    each = _EDGES / usable_cpus()
+    start = time.perf_counter()
+    done = run_build(spec)
+    waited = time.perf_counter() - start - done["seconds"]
+    phases, each = done["phase_seconds"], _EDGES / usable_cpus()
     return {
         "split_edges": each / phases["partition"],
-        "build_edges": each / (phases["partition"] + phases["build rows"]),
+        "build_edges": each / phases["build rows"],
+        "start": waited,
     }
 
 
@@ -146,6 +154,14 @@ def _copied(dataset: Dataset, *, seconds: float) -> float:
         reader.take(ids, out)
         rounds += 1
     return rounds * out.nbytes / (time.perf_counter() - start)
+
+
+def _checksummed(noise: bytes) -> float:
+    """Bytes a second of one thread."""
+    digest, start = hashlib.sha256(), time.perf_counter()
+    for _ in range(_CHECKSUMMED):
+        digest.update(noise)
+    return _CHECKSUMMED * len(noise) / (time.perf_counter() - start)
 
 
 @contextmanager

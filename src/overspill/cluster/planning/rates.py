@@ -31,7 +31,7 @@ class Rate:
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """What one machine does; `per_core` figures count for each of `cores`.
+    """What one machine does.
 
     Attributes:
         cores: Processors that may be used.
@@ -44,6 +44,8 @@ class Rates:
         round_trip: Seconds from a request to its answer, where both are small.
         split_edges: Edges a second and core that are read and sent to their owners' files.
         build_edges: Edges a second and core that become rows.
+        checksum: Bytes a second of array files that one thread checksums while they are written.
+        start: Seconds until a process that builds has started.
         sample_edges: Edges a second and core that are sampled, in memory.
         copy: Bytes a second and core of rows that are copied in memory.
     """
@@ -57,6 +59,8 @@ class Rates:
     round_trip: Rate = Rate(1.5e-3)
     split_edges: Rate = Rate(25e6)
     build_edges: Rate = Rate(15e6)
+    checksum: Rate = Rate(1e9)
+    start: Rate = Rate(2.0)
     sample_edges: Rate = Rate(6e6)
     copy: Rate = Rate(2e9)
 

@@ -21,13 +21,14 @@ class PlanOptions(TypedDict, total=False):
 
     parts: int | None
     input_edge_bytes: int
-    build_memory: str | int
+    build_memory: str | int | None
     num_neighbors: Sequence[int]
     batch_size: int
     seeds: int | None
     workers: int
     local_share: float | None
     shared_disk: bool
+    rows_everywhere: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +43,14 @@ class Workload:
         memory_bytes: Memory that the work may use, a machine.
         parts: Parts of the dataset.
         input_edge_bytes: Bytes of the edge files, an edge: 16 of int64 pairs in a .npy file.
-        build_memory_bytes: `memory_limit` of the build, a machine.
+        build_memory_bytes: `memory_limit` of the build; None: what the machine has.
         num_neighbors: One fan-out a hop; -1 for all.
         batch_size: Seeds a batch.
         seeds: Seeds an epoch, of all machines together.
         workers: Loader workers a machine.
         local_share: Share of the neighbours that lie on the machine of their node.
         shared_disk: Whether all machines see one file system.
+        rows_everywhere: Whether each has the files of node arrays, not one machine alone.
     """
 
     nodes: int
@@ -58,13 +60,14 @@ class Workload:
     memory_bytes: int
     parts: int
     input_edge_bytes: int
-    build_memory_bytes: int
+    build_memory_bytes: int | None
     num_neighbors: tuple[int, ...]
     batch_size: int
     seeds: int
     workers: int
     local_share: float
     shared_disk: bool
+    rows_everywhere: bool
 
     @property
     def id_bytes(self) -> int:
@@ -116,7 +119,7 @@ def workload_of(
     fan_outs = tuple(_whole("num_neighbors", fan, least=-1) for fan in _fans(options))
     seeds = options.get("seeds")
     parts = options.get("parts")
-    share = options.get("local_share")
+    share, limit = options.get("local_share"), options.get("build_memory")
     return Workload(
         nodes=count,
         edges=_whole("edges", edges, least=0),
@@ -125,13 +128,14 @@ def workload_of(
         memory_bytes=_size("memory", memory),
         parts=among if parts is None else _whole("parts", parts, least=1),
         input_edge_bytes=_whole("input_edge_bytes", options.get("input_edge_bytes", 16), least=1),
-        build_memory_bytes=_size("build_memory", options.get("build_memory", "1GiB")),
+        build_memory_bytes=None if limit is None else _size("build_memory", limit),
         num_neighbors=fan_outs,
         batch_size=_whole("batch_size", options.get("batch_size", 1024), least=1),
         seeds=-(-count // _SEEDS_SHARE) if seeds is None else _whole("seeds", seeds, least=1),
         workers=_whole("workers", options.get("workers", 2), least=1),
         local_share=1 / among if share is None else _share("local_share", share),
         shared_disk=bool(options.get("shared_disk", False)),
+        rows_everywhere=bool(options.get("rows_everywhere", False)),
     )
 
 
