@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import overspill as ov
+import parted
 from loaded_batches import BUYS, LIKED, all_listed, club, market
 from overspill.cluster import parted_arrays, parted_edges
 from overspill.cluster.dataset import ClusterDataset
@@ -392,3 +393,30 @@ def test_what_requests_take_is_projected(
         finally:
             tracemalloc.stop()
         assert peak <= cost.most_bytes(count)
+
+
+def test_numbers_of_edges_in_the_input_and_arrays_of_every_width(tmp_path: Path) -> None:
+    keys = {("a", "to", "b"): 200, ("b", "to", "a"): 120}
+    parted.write_typed(tmp_path / "typed", {"a": 40, "b": 30}, keys)
+    typed = served(tmp_path / "typed", 3, 2)
+    assert "csr" not in typed.parts.edge_record(("a", "to", "b")).layouts
+    same_batches(typed, lambda dataset: NeighborLoader(dataset, [3, 2], ("b", None), **LOADER))
+    options = {**LOADER, "edge_label_index": ("a", "to", "b"), "edge_label": torch.arange(200)}
+    same_batches(typed, lambda dataset: LinkNeighborLoader(dataset, [3], **options))
+
+
+def test_nodes_that_were_renumbered_have_no_raw_ids_here(tmp_path: Path) -> None:
+    raw = {"a": "renumbered", "b": "remap"}
+    parted.write_typed(tmp_path / "typed", {"a": 40, "b": 30}, {("a", "to", "b"): 99}, raw=raw)
+    typed = served(tmp_path / "typed", 2, 2)
+    for type in ("a", "b"):
+        with pytest.raises(InputError, match="have raw ids, which are kept with its parts"):
+            typed.parts.lookup([3], type)
+    same_batches(typed, lambda dataset: NeighborLoader(dataset, [3], ("b", None), **LOADER))
+
+
+def test_parts_without_in_edges_are_refused(tmp_path: Path) -> None:
+    counts, edges = {"a": 9, "b": 8}, {("a", "to", "b"): 30}
+    parted.write_typed(tmp_path / "typed", counts, edges, layouts=("csr",))
+    with pytest.raises(InputError, match="have no layout 'csc'"):
+        served(tmp_path / "typed", 2, 2)

@@ -73,7 +73,8 @@ def main(place):
             assert "not connected yet" in repr(sent)
             same = torch.equal(sent.gather("x", everything), rows)
             found = everything_of(sent.sampler(SPEC).sample(seeds, key=key))
-            return list(sent.local_parts), same, found == sampled
+            again = pickle.loads(pickle.dumps(sent))
+            return list(sent.local_parts), same, found == sampled, again._link.node
         found["task"] = ray.get(there.remote(dataset))
 
         found["same"] = {
@@ -129,6 +130,8 @@ def main(place):
         part = next((place / "lacking").glob("part-*1"))
         part.rename(place / "elsewhere")
         found["lacking"] = refused(lambda: cluster.open_dataset(place / "lacking"))
+    again.close()
+    found["disconnected"] = refused(lambda: again.gather("x", everything))
     report(**found)
 
 if __name__ == "__main__":
@@ -155,9 +158,10 @@ def test_it_travels_in_less_than_a_kibibyte_and_a_task_reads_its_own_parts(
     found: dict[str, Any],
 ) -> None:
     assert found["nbytes"] < 1024
-    local, *same = found["task"]
+    local, *same, node = found["task"]
     assert sorted(local + found["local"][0]) == list(range(5))
     assert same == [True, True]
+    assert node == "127.0.0.3"  # which a process that the task starts connects to
 
 
 @pytest.mark.parametrize("where", ["here", "in a thread", "in a worker", "links"])
@@ -180,6 +184,8 @@ def test_a_second_opening_finds_the_servers_and_outlives_the_first(found: dict[s
     assert found["after one close"]
     kind, told, _ = found["closed"]
     assert kind == "ClusterError" and "has ended" in told
+    kind, told, _ = found["disconnected"]
+    assert kind == "ClusterError" and "open the dataset again after ray.init()" in told
 
 
 def test_a_machine_that_does_not_answer_is_named_with_its_parts(found: dict[str, Any]) -> None:

@@ -20,13 +20,12 @@ import ray
 from ray.exceptions import (
     ActorDiedError,
     GetTimeoutError,
-    RayActorError,
     RayError,
     RayTaskError,
 )
 
 from overspill.cluster.layout import Layout, Machine
-from overspill.errors import ClusterError, OverspillError
+from overspill.errors import ClusterError, InputError, OverspillError
 
 NAMESPACE = "overspill"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
@@ -92,7 +91,6 @@ class Connection:
         Raises:
             ClusterError: Its server is no more.
         """
-        require_no_fork()
         until = time.monotonic() + self._deadline_s
         pending = Pending(machine, method, arguments, until, None)
         self._ask(pending)
@@ -127,6 +125,7 @@ class Connection:
             self._ask(pending)
 
     def _ask(self, pending: Pending) -> None:
+        require_connected()
         machine = self._machine(pending)
         handle = self._handle(machine)
         method = getattr(handle, pending.method).options(max_task_retries=-1)
@@ -179,7 +178,14 @@ def connect(link: Link) -> None:
 
 
 def start_ray(address: str | None, *, node: str | None = None) -> None:
-    """Connect this process to a cluster (ClusterError)."""
+    """Connect this process to a cluster (ClusterError; InputError for a client's address)."""
+    if address is not None and "://" in address:
+        raise InputError(
+            f"a process that is connected through Ray's client server ({address}) cannot read "
+            "parts",
+            value=address,
+            remedy="run it on a machine of the cluster, and give the address as host:port",
+        )
     options: dict[str, Any] = {} if node is None else {"_node_ip_address": node}
     try:
         ray.init(
@@ -219,20 +225,34 @@ def layout_from(link: Link) -> Layout:
     if not handles:
         raise ended
     asked = [handle.layout.options(max_task_retries=-1).remote() for handle in handles]
-    done, _ = ray.wait(asked, num_returns=1, timeout=link.deadline_s)
-    if not done:
+    until, told = time.monotonic() + link.deadline_s, ""
+    while asked:
+        done, asked = ray.wait(asked, timeout=max(until - time.monotonic(), 0.0))
+        if not done:
+            break
+        try:
+            found = ray.get(done[0])
+        except RayError as error:
+            told = f" ({type(error).__name__}: {first_line(error)})"
+            continue
+        assert isinstance(found, Layout)
+        return found
+    raise ClusterError(
+        f"none of the {len(handles)} machines that serve {link.path} answered within "
+        f"{link.deadline_s:g} s{told}",
+        path=link.path,
+        remedy="see whether they are up (ray status)",
+    )
+
+
+def require_connected() -> None:
+    """Refuse to ask without a connection: Ray would start a cluster of its own (ClusterError)."""
+    require_no_fork()
+    if not ray.is_initialized():
         raise ClusterError(
-            f"none of the {len(asked)} machines that serve {link.path} answered within "
-            f"{link.deadline_s:g} s",
-            path=link.path,
-            remedy="see whether they are up (ray status)",
+            "this process is connected to no Ray cluster any more",
+            remedy="open the dataset again after ray.init()",
         )
-    try:
-        found = ray.get(done[0])
-    except RayActorError as error:
-        raise _ended(None) from error
-    assert isinstance(found, Layout)
-    return found
 
 
 def require_no_fork() -> None:

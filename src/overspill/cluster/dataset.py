@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -159,7 +160,10 @@ class ClusterDataset(Dataset):
         raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ClusterDataset, (self._link,)
+        # A process that this one starts connects to the node that this one is connected to.
+        here = self._held is not None and ray.is_initialized()
+        link = replace(self._link, node=this_address()) if here else self._link
+        return ClusterDataset, (link,)
 
     def __repr__(self) -> str:
         if self._held is None:
@@ -234,11 +238,14 @@ def open_dataset(
         The dataset.
 
     Raises:
-        InputError: No partition there, or different ones on different machines.
+        InputError: No partition there, or different ones on different machines; a deadline or an
+            address that is none.
         ClusterError: No cluster, or a part that no machine has.
         FormatError: Parts that are not of one whole.
     """
     place = str(Path(require_path(path)).absolute())
+    if not deadline_s > 0:
+        raise InputError(f"deadline_s={deadline_s!r} is no time", remedy="give seconds above 0")
     if not ray.is_initialized():
         start_ray(address)
     require_no_fork()
