@@ -122,6 +122,22 @@ def test_harder_sampling_takes_more(harder: str) -> None:
     assert replace(DEMAND, id_bytes=8).sampler_bytes > DEMAND.sampler_bytes
 
 
+def test_a_second_group_is_read_meanwhile_where_it_fits() -> None:
+    batch = DEMAND.row_bytes
+    one = replace(DEMAND, lookahead=16, read_together_bytes=16 * batch)
+    two = replace(one, groups=2)
+    assert two.group_bytes == 2 * one.group_bytes
+    assert two.extra_bytes - one.extra_bytes == DEMAND.workers * (
+        one.group_bytes + DEMAND.sampler_bytes
+    )
+    plan = plan_loader(two, room_for(two))
+    assert (plan.groups, plan.read_together_bytes) == (2, 16 * batch)
+    plan = plan_loader(two, room_for(two, -1))
+    assert (plan.groups, plan.prefetch_factor) == (1, DEMAND.prefetch_factor)
+    assert plan.read_together_bytes == 16 * batch
+    assert plan_loader(two, room_for(replace(one, read_together_bytes=batch))).groups == 1
+
+
 def test_the_buffer_for_reading_together_shrinks_before_the_prefetch() -> None:
     batch = DEMAND.row_bytes
     together = replace(DEMAND, lookahead=16, read_together_bytes=16 * batch)

@@ -115,15 +115,21 @@ def test_each_worker_is_told_its_group_where_it_begins(
     made = list(grouped(requests, size, workers))
     assert [request.index for request in made] == list(range(13))
     told: dict[int, list[int]] = {worker: [] for worker in range(workers)}
+    announced: dict[int, list[int]] = {}
     for request in made:
         own = told[request.index % workers]
+        assert request.group or not request.following
         if request.group:
+            group = [held.index for held in request.group]
+            assert announced.get(request.index % workers, group) == group
+            announced[request.index % workers] = [held.index for held in request.following]
             assert request.group[0].index == request.index and len(request.group) <= size
             assert not own or own[-1] < request.index
             own += [held.index for held in request.group]
         assert request.index in own  # the worker that torch gives it has been told
         assert all(not held.group for held in request.group)
     assert sorted(index for own in told.values() for index in own) == list(range(13))
+    assert not any(announced.values())
 
 
 def test_a_fixed_set_of_batches_is_that_of_the_first_epoch(ds: Dataset) -> None:

@@ -107,6 +107,8 @@ class LoaderDemand:
         read_together_bytes: Buffer for the rows of such a group, a process; what does not fit is
             read in several goes.
         read_floor_bytes: What that buffer has in any case.
+        groups: Groups of such batches that a process holds at most: two, where one is sampled and
+            read while the batches of the other are taken.
         packs: Whether batches may have to be packed before the first one.
         hot_bytes: Hot rows, which are held already.
         connection_bytes: What a worker takes to be connected to other machines.
@@ -130,6 +132,7 @@ class LoaderDemand:
     lookahead: int = 1
     read_together_bytes: int = 0
     read_floor_bytes: int = 0
+    groups: int = 1
     packs: bool = False
     hot_bytes: int = 0
     connection_bytes: int = 0
@@ -165,11 +168,12 @@ class LoaderDemand:
 
     @property
     def group_bytes(self) -> int:
-        """Bytes of a group of batches that are read together, a process."""
+        """Bytes of the groups of batches that are read together, a process."""
         if self.lookahead <= 1:
             return 0
         sampled = self.sample_bytes + self.seeds * self.seed_bytes
-        return self.read_together_bytes + self.read_floor_bytes + self.lookahead * sampled
+        each = self.read_together_bytes + self.read_floor_bytes + self.lookahead * sampled
+        return self.groups * each
 
     @property
     def batches(self) -> int:
@@ -181,7 +185,8 @@ class LoaderDemand:
         """Bytes on top of what the process has already."""
         worker = SPAWNED_WORKER_BYTES if self.spawned else FORKED_WORKER_BYTES
         worker += self.connection_bytes
-        each = self.sampler_bytes + self.group_bytes + (worker if self.workers else 0)
+        samplers = self.groups * self.sampler_bytes
+        each = samplers + self.group_bytes + (worker if self.workers else 0)
         making = max(self.workers, 1) * each + self.batches * self.batch_bytes
         return max(making, self.packing_bytes)
 
@@ -238,6 +243,7 @@ class LoaderPlan:
         edges: The most edges of a batch that this holds for.
         reason: Why this prefetch factor.
         read_together_bytes: Buffer of a process for rows that are read together.
+        groups: Groups of batches that a process holds; see `LoaderDemand`.
     """
 
     prefetch_factor: int
@@ -247,6 +253,7 @@ class LoaderPlan:
     edges: int
     reason: str
     read_together_bytes: int = 0
+    groups: int = 1
 
 
 def plan_loader(demand: LoaderDemand, room: LoaderRoom) -> LoaderPlan:
@@ -273,17 +280,18 @@ def plan_loader(demand: LoaderDemand, room: LoaderRoom) -> LoaderPlan:
         edges=demand.edges,
         reason=_reason(demand, chosen, room),
         read_together_bytes=chosen.read_together_bytes,
+        groups=chosen.groups,
     )
 
 
 def _least(demand: LoaderDemand) -> LoaderDemand:
     together = min(demand.read_together_bytes, demand.row_bytes)
     factor = min(demand.prefetch_factor, 1 if demand.workers else 0)
-    return replace(demand, prefetch_factor=factor, read_together_bytes=together)
+    return replace(demand, prefetch_factor=factor, read_together_bytes=together, groups=1)
 
 
 def _largest(demand: LoaderDemand, room: LoaderRoom) -> LoaderDemand:
-    """What fits: a smaller buffer to read together first, then fewer batches ahead."""
+    """What fits: one group and a smaller buffer to read together, then fewer batches ahead."""
     least = _least(demand)
     low, high = least.prefetch_factor, demand.prefetch_factor
     while low < high:
@@ -292,9 +300,12 @@ def _largest(demand: LoaderDemand, room: LoaderRoom) -> LoaderDemand:
         low, high = (middle, high) if fits else (low, middle - 1)
     together = demand.read_together_bytes
     while together > least.read_together_bytes:
-        tried = replace(demand, prefetch_factor=low, read_together_bytes=together)
-        if _fits(tried, room):
-            return tried
+        for groups in range(demand.groups, 0, -1):
+            tried = replace(
+                demand, prefetch_factor=low, read_together_bytes=together, groups=groups
+            )
+            if _fits(tried, room):
+                return tried
         together //= 2
     return replace(least, prefetch_factor=low)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakSet
@@ -26,7 +26,7 @@ from overspill.graph.reading.packing import Pack
 from overspill.graph.reading.row_reader import RowReader
 from overspill.graph.sampling.spec import SampleLimit, SamplingSpec
 from overspill.pyg.assembly import Assembly, Fill, hand_over
-from overspill.pyg.groups import BatchGroup
+from overspill.pyg.groups import BatchGroup, GroupsInTurn
 from overspill.pyg.order import Request
 from overspill.pyg.packed import unpacked
 from overspill.pyg.sampling import Allocate, GraphSampling, Output, plain_tensor
@@ -52,7 +52,8 @@ class BatchRecipe:
         limit: The largest neighbourhood planned for.
         hot: Rows held in memory, or None.
         counters: Where batches and rows are counted, or None.
-        read_together: Memory of a process for the rows of a group of batches, by array.
+        read_together: Memory for the rows of a group of batches, by array.
+        groups: Groups that a process holds: 2, one read while the other is used; 1, in turn.
         pack: Where the batches are read from instead, or None.
     """
 
@@ -68,6 +69,7 @@ class BatchRecipe:
     hot: HotRows | None = None
     counters: LoaderCounters | None = None
     read_together: Mapping[ArrayKey, int] = field(default_factory=dict)
+    groups: int = 1
     pack: Pack | None = None
 
     def sample(self, request: Request, sampling: GraphSampling, new: Allocate) -> Output:
@@ -147,6 +149,25 @@ def _begin_anew_in_child() -> None:
 os.register_at_fork(after_in_child=_begin_anew_in_child)
 
 
+class _Side:
+    """What a group of batches is made with. One thread at a time."""
+
+    def __init__(self, recipe: BatchRecipe, sampling: GraphSampling | None = None) -> None:
+        self._recipe = recipe
+        self._sampling = sampling or GraphSampling(recipe.dataset, recipe.spec, recipe.limit)
+        self._buffers: dict[ArrayKey, ReadingBuffer] | None = None
+
+    def group(self, requests: Sequence[Request], reader: RowReader) -> BatchGroup:
+        if self._buffers is None:
+            self._buffers = {
+                key: ReadingBuffer(reader, key, nbytes)
+                for key, nbytes in self._recipe.read_together.items()
+            }
+        with torch.device("cpu"):  # a thread has a default of its own
+            outs = [self._recipe.sample(held, self._sampling, plain_tensor) for held in requests]
+        return BatchGroup(requests, outs, reader, self._buffers)
+
+
 class _Bench:
     """What one process makes batches with. One thread at a time."""
 
@@ -158,7 +179,11 @@ class _Bench:
         place = 0 if worker is None else worker.id + 1
         slot = None if recipe.counters is None else recipe.counters.slot(place)
         self._reader = RowReader(recipe.dataset, recipe.hot, counts=slot)
-        self._buffers: dict[ArrayKey, ReadingBuffer] = {}
+        self._sides = [_Side(recipe, self._sampling)]
+        self._turns: GroupsInTurn | None = None
+        if recipe.groups > 1:
+            self._sides.append(_Side(recipe))
+            self._turns = GroupsInTurn(self._made)
         self._group: BatchGroup | None = None
 
     def make(self, request: Request) -> Any:
@@ -173,14 +198,10 @@ class _Bench:
 
     def _begin(self, request: Request) -> None:
         self._group = None  # its memory goes before the next one's comes
-        if not self._buffers:
-            self._buffers = {
-                key: ReadingBuffer(self._reader, key, nbytes)
-                for key, nbytes in self._recipe.read_together.items()
-            }
-        sample = self._recipe.sample
-        outs = [sample(held, self._sampling, plain_tensor) for held in request.group]
-        self._group = BatchGroup(request.group, outs, self._reader, self._buffers)
+        self._group = self._turns.begin(request) if self._turns else self._made(request.group, 0)
+
+    def _made(self, requests: Sequence[Request], side: int) -> BatchGroup:
+        return self._sides[side].group(requests, self._reader)
 
     def _sampled(self, request: Request) -> tuple[Output, Fill]:
         if self._recipe.pack is not None and request.packed:
@@ -191,6 +212,8 @@ class _Bench:
                 if not self._group.left:
                     self._group = None
                 return taken
+        if self._turns is not None:
+            self._turns.settle()
         return self._recipe.sample(request, self._sampling, allocate_in_worker), self._gather
 
     def _unpacked(self, pack: Pack, index: int) -> tuple[Output, Fill]:

@@ -1,8 +1,9 @@
-"""A group of batches that are sampled together, so that their rows are read once, in file order."""
+"""Groups of batches that are sampled together, so that their rows are read once, in file order."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import numpy as np
 import torch
@@ -53,6 +54,11 @@ class BatchGroup:
         """Batches not yet taken."""
         return len(self._left)
 
+    def read(self) -> None:
+        """Read rows now instead of when the first batch is taken (see `SharedReading.read`)."""
+        for reading in self._readings.values():
+            reading.read()
+
     def take(self, request: Request) -> tuple[Output, Fill] | None:
         """A batch's sample, and how to fill its rows, once; None where it is not of this group."""
         name = request.epoch, request.index
@@ -68,6 +74,72 @@ class BatchGroup:
                 self._reader.gather(key, ids, out=rows)
 
         return out, fill
+
+
+class GroupsInTurn:
+    """Makes the groups of a process, the next one in a thread while this one's batches are taken.
+
+    Bottleneck: the device, which waits while batches are put together, as they would wait for it.
+    Two sides take turns, each with memory of its own. The thread lives as long as this does: not
+    for a process that others may fork from.
+
+    Args:
+        make: Makes a group: of these requests, on side 0 or 1. Called in the thread too, never
+            twice at a time.
+    """
+
+    def __init__(self, make: Callable[[Sequence[Request], int], BatchGroup]) -> None:
+        self._make = make
+        self._side = 0
+        self._pool: ThreadPoolExecutor | None = None
+        self._coming: tuple[Sequence[Request], Future[BatchGroup]] | None = None
+
+    def begin(self, request: Request) -> BatchGroup:
+        """The group that a request begins; the one that follows it is begun in the thread.
+
+        Raises:
+            StaleFileError: A file of the dataset was cut, replaced or removed.
+            MappingError: The disk refused to read.
+            NoRoomError: A batch outgrew the plan.
+        """
+        self.settle()  # what is of another pass still uses the other side
+        coming, self._coming = self._coming, None
+        if coming is not None and _are_same(coming[0], request.group):
+            group = coming[1].result()
+            self._side = 1 - self._side
+        else:
+            group = self._make(request.group, self._side)
+        if request.following:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(1, thread_name_prefix="overspill-group")
+            read = self._pool.submit(self._read, request.following, 1 - self._side)
+            self._coming = request.following, read
+        return group
+
+    def settle(self) -> None:
+        """Wait until the thread has nothing more to do."""
+        if self._coming is not None:
+            wait([self._coming[1]])
+
+    def close(self) -> None:
+        """End the thread, once it has done what it is at."""
+        self._coming = None
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def _read(self, requests: Sequence[Request], side: int) -> BatchGroup:
+        group = self._make(requests, side)
+        group.read()
+        return group
+
+
+def _are_same(some: Sequence[Request], others: Sequence[Request]) -> bool:
+    return len(some) == len(others) and all(map(_is_same_batch, some, others))
+
+
+def _is_same_batch(one: Request, other: Request) -> bool:
+    return (one.epoch, one.index) == (other.epoch, other.index) and _same(one, other)
 
 
 def _same(one: Request, other: Request) -> bool:

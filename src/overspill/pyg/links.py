@@ -41,6 +41,7 @@ class LinkRequest:
         labels: (batch, ...), or None.
         times: int64 (batch,), or None.
         group: Where a worker begins a group of batches: all of them, this one first.
+        following: There too: the group that it will be asked for after that one.
         packed: Whether it is a batch of the fixed set that a pack holds.
     """
 
@@ -52,6 +53,7 @@ class LinkRequest:
     labels: npt.NDArray[Any] | None = None
     times: _Ids | None = None
     group: tuple[LinkRequest, ...] = ()
+    following: tuple[LinkRequest, ...] = ()
     packed: bool = False
 
     def arrays(self) -> list[npt.NDArray[Any]]:

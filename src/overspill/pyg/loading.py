@@ -123,7 +123,10 @@ class SampledLoader(DataLoader[Any]):
         limit = SampleLimit(self.plan.nodes, self.plan.edges)
         together = shares_of(recipe, demand, self.plan.read_together_bytes)
         super().__init__(
-            BatchMaker(replace(recipe, limit=limit, read_together=together), len(inputs)),
+            BatchMaker(
+                replace(recipe, limit=limit, read_together=together, groups=self.plan.groups),
+                len(inputs),
+            ),
             batch_sampler=self._batches,  # type: ignore[arg-type] # requests, not lists of indices
             collate_fn=_as_made,
             num_workers=workers,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -127,17 +126,20 @@ def grouped(requests: Iterator[Request], size: int, workers: int) -> Iterator[Re
     """Tell each worker, where it begins a group of batches, what the others of the group are.
 
     torch gives batches to its workers in turn: batch i to worker i modulo their number. Where it
-    does not, a worker makes the batch alone, so nothing but speed rests on this. Holds
-    ``size * workers`` requests.
+    does not, a worker makes the batch alone, so nothing but speed rests on this. It is told the
+    group after that one too, so that it may begin with it. Holds ``2 * size * workers`` requests.
 
     Args:
         requests: The requests of an epoch, in order.
         size: Batches a group.
         workers: Worker processes, at least 1.
     """
-    while held := deque(islice(requests, size * workers)):
-        lanes = [tuple(held)[worker::workers] for worker in range(workers)]
+    held = tuple(islice(requests, size * workers))
+    while held:
+        following = tuple(islice(requests, size * workers))
         for place, request in enumerate(held):
             if place < workers:
-                request = replace(request, group=lanes[place])  # type: ignore[arg-type] # alike
+                groups = held[place::workers], following[place::workers]
+                request = replace(request, group=groups[0], following=groups[1])  # type: ignore[arg-type] # alike
             yield request
+        held = following

@@ -128,6 +128,8 @@ def demand_of(
     wide = _widened(recipe, demand)
     return replace(
         demand,
+        # A thread of a worker does not outlive it; where there is none, others may fork from here.
+        groups=2 if demand.workers and recipe.transform_output is None else 1,
         read_together_bytes=wide.row_bytes * lookahead,
         read_floor_bytes=sum(_floors(recipe).values()),
     )

@@ -33,6 +33,7 @@ class NodeRequest:
         seeds: int64 (batch,), node ids.
         times: int64 (batch,), their times; None where they have their own or none.
         group: Where a worker begins a group of batches: all of them, this one first.
+        following: There too: the group that it will be asked for after that one.
         packed: Whether it is a batch of the fixed set that a pack holds.
     """
 
@@ -42,6 +43,7 @@ class NodeRequest:
     seeds: _Ids
     times: _Ids | None = None
     group: tuple[NodeRequest, ...] = ()
+    following: tuple[NodeRequest, ...] = ()
     packed: bool = False
 
     def arrays(self) -> list[_Ids]:

@@ -132,6 +132,17 @@ class SharedReading:
     def __len__(self) -> int:
         return len(self._lists)
 
+    def read(self) -> None:
+        """Read what the first `copy` would have to read: as many of the batches as fit.
+
+        Raises:
+            InputError: The ids were changed.
+            StaleFileError: The file was cut, replaced or removed since it was opened.
+            MappingError: The disk refused to read.
+        """
+        if self._lists:
+            self._read_from(0)
+
     def copy(self, i: int, out: torch.Tensor) -> None:
         """Copy the rows of a batch, in the order of its ids.
 
