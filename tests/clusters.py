@@ -56,6 +56,9 @@ class LocalCluster:
             "num_cpus": num_cpus,
             "object_store_memory": store_bytes,
             "include_dashboard": False,
+            # Two interpreters less: nobody reads the logs, and no machines are to be had.
+            "include_log_monitor": False,
+            "no_monitor": True,
         }
         self.nodes: list[Any] = []
 
