@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import typer
@@ -21,18 +22,23 @@ def described() -> str:
     """Every verb: what it does, how it is called, what it takes."""
     group = typer.main.get_command(app)
     context = group.make_context("overspill", [], resilient_parsing=True)
-    parts = [_options(group, context)]
+    return "\n\n".join([_options(group, context), *_verbs(group, context)])
+
+
+def _verbs(group: Any, context: Any) -> Iterator[str]:
+    """The verbs of a group, each followed by its own, if it is a group itself."""
     for name in group.list_commands(context):
         verb = group.get_command(context, name)
         inner = verb.make_context(name, [], parent=context, resilient_parsing=True)
-        parts.append(_verb(verb, inner))
-    return "\n\n".join(parts)
+        yield _verb(verb, inner)
+        if hasattr(verb, "list_commands"):
+            yield from _verbs(verb, inner)
 
 
 def _verb(verb: Any, context: Any) -> str:
     usage = " ".join([context.command_path, *verb.collect_usage_pieces(context)])
     told = inspect.cleandoc(verb.help or "").split("\n\n")
-    parts = [f"## overspill {verb.name}", f"```text\n{usage}\n```", *map(_text, told)]
+    parts = [f"## {context.command_path}", f"```text\n{usage}\n```", *map(_text, told)]
     return "\n\n".join([*parts, _options(verb, context)])
 
 

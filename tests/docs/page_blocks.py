@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+ON_CLUSTER = (ROOT / "docs/how-to/several-machines.md",)
 LANGUAGES = ("python", "console", "text", "json")
 _FENCE = re.compile(
     r"(?:^[ ]*<!-- exits (?P<status>\d+) -->\n+)?"

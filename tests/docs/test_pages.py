@@ -3,79 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from page_blocks import LANGUAGES, ROOT, Block, blocks_of, matches, pages
+from page_blocks import LANGUAGES, ON_CLUSTER, ROOT, Block, blocks_of, pages
+from page_running import Runner
 
-CORA = Path("src/overspill/cli/demo/cora")
-APART = ("README.md", "docs/index.md")  # of these, each block is read by itself
+# Those of a cluster are run by tests/cluster, beside whatever else needs one.
 PAGES = [
-    page for page in pages() if any(b.language in ("python", "console") for b in blocks_of(page))
+    page
+    for page in pages()
+    if page not in ON_CLUSTER and any(b.language in ("python", "console") for b in blocks_of(page))
 ]
-
-
-class Runner:
-    """Runs pages, one at a time, in forks of one process."""
-
-    def __init__(self) -> None:
-        bin_directory = str(Path(sys.executable).parent)
-        path = os.pathsep.join([bin_directory, os.environ.get("PATH", os.defpath)])
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("page_runner.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            # Threads that wait leave the processors to the tests that run beside.
-            env={**os.environ, "PATH": path, "OMP_WAIT_POLICY": "passive"},
-        )
-
-    def run(self, page: Path, blocks: list[Block], place: Path) -> None:
-        """Run the blocks of a page where a clone has Cora, and nothing else; raise what fails."""
-        directory = place / "work"
-        shutil.copytree(ROOT / CORA, directory / CORA)
-        runnable = [block for block in blocks if block.kind in ("run", "shell", "file")]
-        request = {
-            "page": str(page),
-            "directory": str(directory),
-            "report": str(place / "report"),
-            "apart": page in [ROOT / name for name in APART],
-            "blocks": [
-                {**asdict(block), "kind": block.kind, "commands": block.commands()}
-                for block in runnable
-            ],
-        }
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        answer = json.loads(self._process.stdout.readline())
-        for block, done in zip(runnable, answer["blocks"], strict=False):
-            assert not done["problem"], (
-                f"{page.name}:{block.line}: {done['problem']}\n{done['out']}{done['err']}"
-            )
-        assert answer["status"] == 0, f"{page.name}: the page ended with {answer['status']}"
-        assert len(answer["blocks"]) == len(runnable), f"{page.name}: not every block was run"
-        self._compare(page, blocks, [done["out"] for done in answer["blocks"]])
-
-    def _compare(self, page: Path, blocks: list[Block], printed: list[str]) -> None:
-        outputs, last = iter(printed), ""
-        for block in blocks:
-            if block.kind in ("run", "shell", "file"):
-                last = next(outputs)
-            elif block.kind == "prints":
-                assert matches(last, block.code), f"{page.name}:{block.line}: prints\n{last}"
-
-    def close(self) -> None:
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -111,8 +51,20 @@ def _is_run_by_something(page: Path, block: Block) -> bool:
     """A command or an import of the page, or a test that reads it from there."""
     name = block.title.removesuffix(".py")
     here = [one.code for one in blocks_of(page) if one.kind in ("run", "shell")]
-    tests = [test.read_text() for test in Path(__file__).parent.glob("test_[!p]*.py")]
+    here_too = [
+        *Path(__file__).parent.glob("test_[!p]*.py"),
+        *(ROOT / "tests/cluster").glob("*.py"),
+    ]
+    tests = [test.read_text() for test in here_too]
     return any(name in code for code in here) or any(f'"{page.stem}' in test for test in tests)
+
+
+@pytest.mark.parametrize("page", ON_CLUSTER, ids=lambda page: page.stem)
+def test_a_page_of_a_cluster_shows_the_examples(page: Path) -> None:
+    """So that its tests run them too."""
+    shown = {block.title: block.code for block in blocks_of(page) if block.kind == "file"}
+    assert shown
+    assert {name: (ROOT / "examples" / name).read_text() for name in shown} == shown
 
 
 def test_ten_lines_of_the_readme_are_ten() -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Iterator
 from dataclasses import fields
 from types import ModuleType
+from typing import Any
 
 import pytest
 import typer
 from page_blocks import ROOT
 
 import overspill
+import overspill.cluster
 import overspill.errors
 import overspill.pyg
 from overspill.cli.app import app
@@ -34,7 +37,9 @@ def commands() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize(("package", "room"), [(overspill, ""), (overspill.pyg, "pyg.")])
+@pytest.mark.parametrize(
+    ("package", "room"), [(overspill, ""), (overspill.pyg, "pyg."), (overspill.cluster, "cluster.")]
+)
 def test_every_public_name_has_its_entry(package: ModuleType, room: str) -> None:
     wanted = {f"overspill.{room}{name}" for name in package.__all__ if name != "__version__"}
     assert wanted <= set(SHOWN)
@@ -69,12 +74,46 @@ def test_every_error_is_listed_with_the_built_in_that_it_is() -> None:
 def test_the_page_of_the_command_has_every_verb_and_option(commands: ModuleType) -> None:
     told = commands.on_page_markdown(_text("command"))
     assert commands.MARK not in told
-    group = typer.main.get_command(app)
-    for name, verb in group.commands.items():  # type: ignore[attr-defined]
-        part = told.split(f"## overspill {name}\n")[1].split("\n## ")[0]
+    for name, verb in verbs_of(typer.main.get_command(app), "overspill"):
+        part = told.split(f"## {name}\n")[1].split("\n## ")[0]
         for parameter in verb.params:
             for option in (*parameter.opts, *parameter.secondary_opts):
                 assert option in part or option.upper() in part, (name, option)
+
+
+def verbs_of(group: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Every verb by how it is called, those of a verb that is a group too."""
+    for name, verb in group.commands.items():
+        yield f"{path} {name}", verb
+        if hasattr(verb, "commands"):
+            yield from verbs_of(verb, f"{path} {name}")
+
+
+def test_verbs_of_a_verb_are_told_after_it(
+    commands: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, outer = typer.Typer(help="Holds others."), typer.Typer()
+
+    @inner.command()
+    def deep(size: int = 3) -> None:
+        """Lie deep."""
+
+    @outer.command()
+    def flat() -> None:
+        """Lie flat."""
+
+    inner.command("other")(flat)
+    outer.add_typer(inner, name="group")
+    monkeypatch.setattr(commands, "app", outer)
+    told = commands.described()
+    heads = [line for line in told.splitlines() if line.startswith("## ")]
+    assert heads == [
+        "## overspill flat",
+        "## overspill group",
+        "## overspill group deep",
+        "## overspill group other",
+    ]
+    assert "--size" in told.split("## overspill group deep")[1].split("## ")[0]
 
 
 def test_a_page_without_the_mark_is_left_alone(commands: ModuleType) -> None:
