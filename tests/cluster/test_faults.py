@@ -1,4 +1,4 @@
-"""Servers and machines that are killed, hang or lose their files while an epoch is read.
+"""Servers and machines that are killed, or lose their files, while an epoch is read.
 
 One session, in an interpreter of its own, for the whole file: a head, and two nodes with mounts and
 processes of their own, which are killed as by a power cut. Each test looks at one finding.
@@ -120,21 +120,12 @@ with LocalCluster(1) as cluster:
         found["machine replaced"] = epoch(
             dataset, lambda: lost("machine replaced", dataset, 4, replace_machine))
 
-        impatient = open_dataset(place / "parts", deadline_s=3.0)
-        _, victim = server(dataset, 3)
-        machines[3].signal(victim, signal.SIGSTOP)
-        found["hangs"] = told(lambda: impatient.gather("x", half[:1]))
-        machines[3].signal(victim, signal.SIGCONT)
-        found["goes on"] = torch.equal(dataset.gather("x", half), whole.gather("x", half))
-
         x = place / "machine-3" / "parts" / names[0] / "nodes/node/arrays/x.safetensors"
         os.truncate(x, x.stat().st_size // 2)
         found["shrunk"] = told(lambda: dataset.gather("x", half))
         shutil.rmtree(place / "machine-4" / "parts" / names[1])
         found["vanished"] = told(lambda: dataset.gather("x", half[1:]))
-        machines[4].signal(server(dataset, 4)[1], signal.SIGKILL)
-        found["vanished before"] = told(lambda: dataset.gather("x", half[1:]))
-        dataset.close(), impatient.close()
+        dataset.close()
 
         shared = open_dataset(place / "shared")
         found["shared addresses"] = list(shared.addresses)
@@ -173,24 +164,11 @@ def test_the_faults_were_met_by_the_machines_that_were_meant(found: dict[str, An
     assert set(found["seconds"]) == {"server killed", "machine replaced", "machine removed"}
 
 
-def test_a_server_that_hangs_is_an_error_that_names_its_machine_and_part(
-    found: dict[str, Any],
-) -> None:
-    kind, told, _ = found["hangs"]
-    assert kind == "ClusterError"
-    assert "machine 127.0.0.3 did not answer within 3 s, and it serves part 0 of" in told
-    assert found["goes on"]
-
-
-@pytest.mark.parametrize(
-    ("fault", "kind", "number"),
-    [("shrunk", "StaleFileError", 3), ("vanished", "StaleFileError", 4),
-     ("vanished before", "FormatError", 4)],
-)  # fmt: skip
+@pytest.mark.parametrize(("fault", "number"), [("shrunk", 3), ("vanished", 4)])
 def test_a_file_that_shrank_or_vanished_is_told_as_where_it_is(
-    found: dict[str, Any], fault: str, kind: str, number: int
+    found: dict[str, Any], fault: str, number: int
 ) -> None:
     error, told, notes = found[fault]
-    assert error == kind
+    assert error == "StaleFileError"
     assert f"parts/part-0000{number - 3}" in told
     assert notes == [f"raised on machine 127.0.0.{number}"]
