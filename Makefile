@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.docs-installed
 
-.PHONY: demo test test-min lint format docs bench setup clean
+.PHONY: demo test test-min check lint format docs bench setup clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)  ## set everything up and run the main job
@@ -39,6 +39,10 @@ $(MIN_VENV)/.installed: pyproject.toml constraints-min.txt
 		hypothesis protobuf pytest pytest-timeout pytest-xdist safetensors scipy
 	touch $@
 
+# One processor each: both are single threads.
+check: $(DOCS_STAMP)  ## lint and the documentation, side by side
+	$(MAKE) --jobs 2 --output-sync=target lint docs
+
 # Of pages, their blocks of code.
 CHECKED := src tests benchmarks docs examples
 lint: $(STAMP)
@@ -67,7 +71,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet torch==2.13.0
-	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --editable '.[pyg,dev]'
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --editable '.[pyg,ray,dev]'
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --no-deps \
 		--upgrade --target $(VENV)/lightning lightning lightning-utilities pytorch-lightning torchmetrics
 	touch $@
