@@ -25,8 +25,14 @@ sys.path.insert(0, str(tests / "docs"))
 from page_blocks import ON_CLUSTER, blocks_of
 from page_running import Runner
 
+env = {
+    "HOME": str(place),
+    "TMPDIR": str(place),
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # a process more
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+}
 with LocalCluster(2, connect=False) as cluster:
-    runner = Runner({"RAY_ADDRESS": cluster.address, "HOME": str(place), "TMPDIR": str(place)})
+    runner = Runner({"RAY_ADDRESS": cluster.address, **env})
     (page,) = ON_CLUSTER
     printed = runner.run(page, blocks_of(page), place / "page")
     runner.close()
