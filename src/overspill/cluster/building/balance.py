@@ -29,12 +29,12 @@ class Balance:
         count: Number of nodes.
         num_parts: Number of parts.
         coarse: Edges of each range's nodes.
+        shift: How many low bits of a node its range leaves out.
     """
 
-    def __init__(self, count: int, num_parts: int, coarse: Ids) -> None:
+    def __init__(self, count: int, num_parts: int, coarse: Ids, *, shift: int) -> None:
         self._count, self._parts = count, num_parts
-        self._shift = range_shift(count)
-        starts = np.minimum(np.arange(len(coarse) + 1) << self._shift, count)
+        starts = np.minimum(np.arange(len(coarse) + 1) << shift, count)
         self._starts = starts
         self._before = np.concatenate([[0], np.cumsum(coarse)])
         self._weights = starts + self._before

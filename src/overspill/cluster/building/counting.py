@@ -189,7 +189,7 @@ class Counting:
             "count degrees", looking.count_entering, shift, (), edges=entered
         ):
             coarse += held[0]
-        balance = Balance(count, parts, coarse)
+        balance = Balance(count, parts, coarse, shift=shift)
         ranges = balance.ranges() if count else []
         wanted = tuple(balance.nodes_of(number) for number in ranges)
         fine = {

@@ -27,7 +27,7 @@ from overspill.build.parting.split_spec import SplitReport, edge_file, row_file
 from overspill.build.spec import EdgeName, NodeSpec
 from overspill.cluster.building.arrays import part_rows, ready_array
 from overspill.cluster.building.fetching import fetch_file, streamed
-from overspill.cluster.building.job import ArrayPlace, JobPlan
+from overspill.cluster.building.job import ArrayPlace, JobPlan, not_up
 from overspill.cluster.building.parts import FinishedPart, array_file, finished_part
 from overspill.errors import OutputDirError
 from overspill.storage.records import payload_bytes
@@ -76,8 +76,10 @@ def finish_parts(
     for part in parts:
         held = finished_part(plan, part)
         if held is None:
-            _Part(plan, part, staged).build(limits, partial(_add, send, done))
+            building = _Part(plan, part, staged)
+            building.build(limits, partial(_add, send, done))
             held = finished_part(plan, part)
+            building.drop_fetched()
         if held is None:
             raise OutputDirError(f"{plan.part_directory(part)} was removed while it was built")
         found.append(held)
@@ -93,6 +95,7 @@ def _add(send: Send, before: float, edges: float) -> None:
 class _Part:
     def __init__(self, plan: JobPlan, part: int, staged: Staged) -> None:
         self._plan, self._part, self._staged = plan, part, staged
+        self._fetched: list[Path] = []
 
     def build(self, limits: tuple[int | None, int], on_edges: Callable[[float], None]) -> None:
         """Fetch what is elsewhere, and run the part's own process."""
@@ -175,8 +178,16 @@ class _Part:
         plan, (machine, _) = self._plan, self._staged.splits[split]
         path = plan.split_directory(split) / name
         if plan.disks[machine] != plan.disks[self._staged.machine]:
+            if machine not in self._staged.node_ids:
+                raise not_up(plan, machine, f"it has what was staged of split {split}")
+            self._fetched.append(path)
             fetch_file(path, nbytes, self._staged.node_ids[machine])
         return path
+
+    def drop_fetched(self) -> None:
+        """Give back the disk space of copies that are not needed any more."""
+        for path in self._fetched:
+            path.unlink(missing_ok=True)
 
     def _nodes(self, name: str) -> PartNodeSpec:
         owners = self._plan.nodes[name]
@@ -194,7 +205,9 @@ class _Part:
         if self._staged.machine in place.machines:
             pieces = part_rows(*arguments)
         else:
-            machine = next(one for one in place.machines if one in self._staged.node_ids)
+            machine = next((m for m in place.machines if m in self._staged.node_ids), None)
+            if machine is None:
+                raise not_up(plan, place.machines[0], f"it has {place.window.path}")
             pieces = streamed(self._staged.node_ids[machine], part_rows, *arguments)
         return ready_array(
             plan.work / array_file(self._part, name, array),

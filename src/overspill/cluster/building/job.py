@@ -14,7 +14,7 @@ from typing import Any
 
 from overspill.build.parting.split_spec import OwnersSpec, SplitSpec, Window, owners_from_json
 from overspill.build.spec import BuildSpec
-from overspill.errors import FormatError
+from overspill.errors import ClusterError, FormatError
 from overspill.storage.arrays import open_regular
 from overspill.storage.json_files import not_understood, parse_document, publish_json
 
@@ -132,6 +132,14 @@ class JobPlan:
 def part_name(part: int) -> str:
     """The name of a part's directory."""
     return f"part-{part:05d}"
+
+
+def not_up(plan: JobPlan, machine: int, told: str) -> ClusterError:
+    """The error of a machine that is needed and is not there."""
+    return ClusterError(
+        f"machine {plan.machines[machine]} is not up: {told}",
+        remedy="start it again (ray start --address=...); the same call or command goes on",
+    )
 
 
 def publish_plan(plan: JobPlan) -> None:

@@ -10,14 +10,14 @@ from overspill.build.parting.split_spec import SplitReport
 from overspill.build.parting.stage_split import staging_bytes
 from overspill.build.progress import Progress
 from overspill.cluster.building.finishing import Staged, finish_parts
-from overspill.cluster.building.job import JobPlan
+from overspill.cluster.building.job import JobPlan, not_up
 from overspill.cluster.building.looking import Holding, held
 from overspill.cluster.building.nodes import BuildMachine, alive_machines
 from overspill.cluster.building.parts import FinishedPart
 from overspill.cluster.building.publishing import publish, tidy
 from overspill.cluster.building.staging import Survey, stage, survey
 from overspill.cluster.building.tasks import Task, run_tasks
-from overspill.errors import ClusterError, InputError
+from overspill.errors import InputError
 from overspill.linux.paths import require_path
 
 
@@ -148,7 +148,7 @@ class Standing:
             owner = self.plan.owners[part]
             same = [one for one in self._up if self.plan.disks[one] == self.plan.disks[owner]]
             if not same:
-                raise self._not_up(owner, f"part {part} goes to its disk")
+                raise not_up(self.plan, owner, f"part {part} goes to its disk")
             machine = owner if owner in self._up else same[part % len(same)]
             found.setdefault(machine, []).append(part)
         return found
@@ -165,12 +165,6 @@ class Standing:
                 remedy="run the stage partition first: partition_build, or overspill cluster "
                 "partition",
             )
-
-    def _not_up(self, machine: int, told: str) -> ClusterError:
-        return ClusterError(
-            f"machine {self.plan.machines[machine]} is not up: {told}",
-            remedy="start it again (ray start --address=...); the same call or command goes on",
-        )
 
     def _on_disks(self, act: Callable[..., Any], *arguments: Any) -> None:
         """Run something once for each directory that machines share, or have alone."""

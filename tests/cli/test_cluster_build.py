@@ -1,0 +1,98 @@
+"""What the words of ``overspill cluster build`` and its stages mean; the rest needs a cluster."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import typer
+
+from overspill.build import Columns
+from overspill.cli.cluster.build import build, finalise, init, partition
+from overspill.cli.cluster.build_options import asked_for
+from overspill.cluster import build as build_call
+from overspill.cluster import init_build
+from typed_command import in_a_process as command
+
+GIVEN: dict[str, Any] = {
+    name: parameter.default
+    for name, parameter in inspect.signature(build).parameters.items()
+    if parameter.default is not inspect.Parameter.empty
+} | {"out": "/parts", "edges": ["e.npy"], "parts": 3}
+
+
+def test_every_word_reaches_the_call() -> None:
+    asked = asked_for(
+        GIVEN
+        | {
+            "edges": ["user:buys:item=10.0.0.7:/data/*.parquet", "user:buys:item=/more.npy"],
+            "node_features": ["user.x=10.0.0.7:/data/x.npy"],
+            "edge_features": ["user:buys:item.w=::price,count", "user:buys:item.t=/t.npy"],
+            "num_nodes": ["user=7", "item=9"],
+            "columns": ["user:buys:item=from,to"],
+            "layout": "csc,csr",
+            "method": "hash",
+            "edge_ids": True,
+        }
+    )
+    buys = ("user", "buys", "item")
+    assert asked["edges"] == {buys: ["10.0.0.7:/data/*.parquet", "/more.npy"]}
+    assert asked["node_features"] == {"user": {"x": "10.0.0.7:/data/x.npy"}}
+    assert asked["edge_features"] == {buys: {"w": Columns(["price", "count"]), "t": "/t.npy"}}
+    assert asked["num_nodes"] == {"user": 7, "item": 9}
+    assert asked["columns"] == {buys: ("from", "to")}
+    assert asked["layout"] == ("csc", "csr") and asked["num_parts"] == 3
+    assert asked["method"] == "hash" and asked["edge_ids"] is True
+
+
+def test_what_is_left_out_means_what_the_call_means() -> None:
+    asked = asked_for(GIVEN)
+    plain = {name: value for name, value in asked.items() if value not in (None, {})}
+    assert plain == {
+        "out": "/parts",
+        "edges": ["e.npy"],
+        "num_parts": 3,
+        "method": "range",
+        "layout": ("csc",),
+        "to_undirected": False,
+        "edge_ids": False,
+        "sort_within_row": True,
+        "duplicates": "keep",
+        "self_loops": "keep",
+        "non_finite": "keep",
+    }
+    assert inspect.signature(build_call).parameters["method"].default == "range"
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("method", "metis"),
+        ("layout", "coo"),
+        ("duplicates", "sum"),
+        ("self_loops", "add"),
+        ("non_finite", "drop"),
+        ("num_nodes", ["many"]),
+    ],
+)
+def test_a_word_that_means_nothing_is_wrong_usage(option: str, value: Any) -> None:
+    with pytest.raises(typer.BadParameter):
+        asked_for(GIVEN | {option: value})
+
+
+def test_the_stages_take_what_their_calls_take() -> None:
+    shown = {"address", "progress", "as_json", "memory_limit"}
+    assert set(inspect.signature(init).parameters) == set(GIVEN) - {"as_json", "memory_limit"}
+    for stage in (partition, finalise):
+        assert set(inspect.signature(stage).parameters) <= {"out"} | shown
+    assert set(inspect.signature(init_build).parameters) == (
+        set(inspect.signature(build_call).parameters) - {"memory_limit"}
+    )
+
+
+def test_the_group_lists_its_verbs() -> None:
+    told = command("cluster", "--help").stdout
+    for verb in ("plan", "build", "init", "partition", "finalise"):
+        assert f"\n  {verb} " in told
+    command("cluster", "build", "--edges", "e.npy", "--out", "o", code=2)
