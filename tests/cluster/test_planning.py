@@ -264,6 +264,12 @@ def test_parts_beyond_machines_and_machines_beyond_parts() -> None:
     assert uneven.disk.dataset_bytes == pytest.approx(
         planned(parts=4).disk.dataset_bytes * 1.6, rel=0.1
     )
+    many = planned(parts=40).disk
+    assert many.copies_bytes == pytest.approx(many.fetched_bytes / 10, rel=1e-3)
+    assert many.peak_bytes == max(
+        many.staged_bytes + many.reserved_bytes,
+        many.staged_bytes + many.copies_bytes + many.dataset_bytes,
+    )
     few = planned(parts=2)
     assert any("2 of 4 machines have no part" in line for line in few.findings())
     assert planned().findings() == []
@@ -328,7 +334,7 @@ def test_counts_may_be_written_as_floats() -> None:
     nodes, edges = 62_500_000, 625_000_000
     part = 8 * (nodes + 1) + 4 * edges + 512 * nodes + 3 * 4096
     assert held.disk.dataset_bytes == part
-    # Every other machine staged as much for it, and everything is there until the end.
+    # Every other machine staged as much for it; copies are of one part at a time.
     assert held.disk.fetched_bytes == pytest.approx(held.disk.staged_bytes * 15 / 16, rel=1e-6)
     assert held.disk.staged_bytes == pytest.approx(8 * edges, rel=0.02)
     assert held.disk.peak_bytes == part + held.disk.staged_bytes + held.disk.fetched_bytes

@@ -63,7 +63,7 @@ def _disk(plan: Plan) -> _Rows:
     disk = plan.disk
     yield ("disk",)
     yield "  its parts", format_bytes(disk.dataset_bytes), "stay"
-    yield "  build, peak", format_bytes(disk.peak_bytes), "with what is staged and fetched"
+    yield "  build, peak", format_bytes(disk.peak_bytes), "with what is staged and copied"
     yield "  input", format_bytes(disk.input_bytes), "is there before"
 
 

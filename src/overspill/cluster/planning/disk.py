@@ -2,7 +2,8 @@
 
 A build cuts the input into splits; of each split, every part gets a file of blocks by range of its
 rows, whose last block a range fills a page in part. Where machines have disks of their own, what
-others staged for a machine's parts is copied to its disk; everything staged goes at the end.
+others staged for a part is copied to its machine's disk until it is built; what was staged goes at
+the end.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class DiskUse:
         input_bytes: Edge files, its share, and node arrays: there before.
         staged_bytes: Edges of its splits, on their way to their parts.
         reserved_bytes: What the files of splits under way are reserved ahead of their writers.
-        fetched_bytes: Copies of what other machines staged for its parts.
+        fetched_bytes: What other machines staged for its parts, one part after another.
+        copies_bytes: Copies of it at a time: those of a part.
         dataset_bytes: Array files of its parts.
         splits: Splits of the whole input.
         all_staged_bytes: What is staged of all of them, on all machines.
@@ -44,6 +46,7 @@ class DiskUse:
     staged_bytes: int
     reserved_bytes: int
     fetched_bytes: int
+    copies_bytes: int
     dataset_bytes: int
     splits: int
     all_staged_bytes: int
@@ -51,7 +54,7 @@ class DiskUse:
     @property
     def peak_bytes(self) -> int:
         """The most that a build has there at a time, without the input."""
-        finished = self.staged_bytes + self.fetched_bytes + self.dataset_bytes
+        finished = self.staged_bytes + self.copies_bytes + self.dataset_bytes
         return max(self.staged_bytes + self.reserved_bytes, finished)
 
 
@@ -73,6 +76,7 @@ def disk_use(work: Workload, *, cores: float) -> DiskUse:
         staged_bytes=math.ceil(mine * staged),
         reserved_bytes=_reserved_bytes(work, staged, at_a_time=min(mine, math.ceil(cores))),
         fetched_bytes=math.ceil(splits * staged * work.load * remote),
+        copies_bytes=math.ceil(splits * staged / work.parts * remote),
         dataset_bytes=work.parts_a_machine * part,
         splits=splits,
         all_staged_bytes=math.ceil(splits * staged),
