@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from overspill import __version__
@@ -25,7 +26,7 @@ from overspill.cluster.building.nodes import alive_machines
 from overspill.cluster.building.request import Request
 from overspill.cluster.building.seeing import Lookout, resolved
 from overspill.cluster.building.tasks import Task, run_tasks
-from overspill.errors import OutputDirError
+from overspill.errors import OutputDirError, OverspillError
 
 
 def prepare(request: Request, progress: Progress) -> JobPlan | None:
@@ -45,7 +46,8 @@ def prepare(request: Request, progress: Progress) -> JobPlan | None:
         progress.begin("look at the machines", len(lookout.machines), "machines")
         plan = _planned(request, lookout, progress)
     except BaseException:
-        lookout.leave()
+        with suppress(OverspillError):  # why the build is refused is what is to be told
+            lookout.leave()
         raise
     if plan is None:
         lookout.leave()

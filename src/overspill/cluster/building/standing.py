@@ -106,8 +106,9 @@ class Standing:
             finished |= self._build_parts(staged, finished, limit_bytes, progress)
         progress.begin("publish", len(self._up), "machines")
         parts = [finished[index] for index in range(plan.num_parts)]
-        self._on_disks(publish, plan, parts)
-        self._on_disks(tidy, plan)
+        owned = {plan.disks[owner] for owner in plan.owners}
+        self._on_disks(publish, plan, parts, disks=owned)
+        self._on_disks(tidy, plan, disks=set(plan.disks))
         progress.end()
 
     def _build_parts(
@@ -166,11 +167,12 @@ class Standing:
                 "partition",
             )
 
-    def _on_disks(self, act: Callable[..., Any], *arguments: Any) -> None:
+    def _on_disks(self, act: Callable[..., Any], *arguments: Any, disks: set[int]) -> None:
         """Run something once for each directory that machines share, or have alone."""
         chosen: dict[int, BuildMachine] = {}
         for number, machine in self._up.items():
-            chosen.setdefault(self.plan.disks[number], machine)
+            if self.plan.disks[number] in disks:
+                chosen.setdefault(self.plan.disks[number], machine)
         run_tasks([Task(act, arguments, (machine.address,), cpus=0) for machine in chosen.values()])
 
 
