@@ -28,6 +28,7 @@ from benchmarks.local_cluster import local_cluster, on_node
 from benchmarks.place import place_for
 from overspill import cluster
 from overspill.cluster.connection import Connection
+from overspill.cluster.parted_arrays import PIECE_BYTES
 from overspill.cluster.planning.probe import ROOM_BYTES
 from overspill.cluster.planning.spans import Span
 from overspill.graph.sampling import SamplingSpec
@@ -42,7 +43,8 @@ _STAGES = ("init", "partition", "finalise")
 _APART = "bytes, measured / predicted - 1"
 _MOST_APART = 0.03
 _NO_NETWORK = 1e15
-_HANDED_BYTES, _CALLS = 32 << 20, 50
+_PIECES = 12
+_HANDED_BYTES, _CALLS = PIECE_BYTES, 50
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ def _handed_over() -> dict[str, float]:
     holder: Any = ray.remote(num_cpus=0, resources=on_node(1))(_Holder).remote()
     ray.get(holder.give.remote(_HANDED_BYTES))
     start = time.perf_counter()
-    for _ in range(3):
+    for _ in range(_PIECES):
         ray.get(holder.give.remote(_HANDED_BYTES))
     given = time.perf_counter()
     for _ in range(_CALLS):
@@ -186,7 +188,7 @@ def _handed_over() -> dict[str, float]:
     asked = time.perf_counter()
     ray.kill(holder)
     return {
-        "transport": 3 * _HANDED_BYTES / (given - start),
+        "transport": _PIECES * _HANDED_BYTES / (given - start),
         "round_trip": (asked - given) / _CALLS,
     }
 

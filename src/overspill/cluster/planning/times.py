@@ -59,8 +59,11 @@ def build_spans(work: Workload, disk: DiskUse, flow: Traffic, rates: Rates) -> t
 def batch_span(
     work: Workload, batch: Batch, flow: Traffic, rates: Rates, *, cached_share: float
 ) -> Span:
-    """A machine makes a batch for itself while it answers as much to others."""
-    cores, absent = rates.cores.value, 1 - cached_share
+    """A machine makes a batch for itself while it answers as much to others.
+
+    One batch is made step by step; as many are made at a time as there are workers.
+    """
+    at_a_time, absent = min(rates.cores.value, float(work.workers)), 1 - cached_share
     rows = batch.nodes * work.feature_bytes
     return Span(
         stage="batch",
@@ -72,7 +75,7 @@ def batch_span(
             + (rows + flow.batch_row_bytes) / rates.copy.value
             + flow.batch_bytes / rates.transport.value
         )
-        / cores,
+        / at_a_time,
         waiting=flow.batch_rounds * rates.round_trip.value / work.workers,
     )
 
