@@ -68,7 +68,7 @@ with building(place) as directory:
     # A short move may be over before its peak has been sampled: the highest of three.
     for number, count in enumerate([counts[0]] * 3 + [counts[1]]):
         before = process_memory().anon_bytes
-        with PeakSampler(interval_s=0.002) as sampler:
+        with PeakSampler(children=False, interval_s=0.002) as sampler:
             record = move(count, directory, number)
         peaks[count].append(sampler.peaks.anon_bytes - before)
         require(directory, record, count)
