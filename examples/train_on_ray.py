@@ -23,8 +23,7 @@ from overspill.pyg import NeighborLoader
 
 def train(config: dict) -> list[float]:
     graph, seeds, rank = config["graph"], config["seeds"], torch.distributed.get_rank()
-    # Mostly those of this machine's parts, and equally many everywhere: as many batches as others.
-    mine = seeds[cluster.places_of_rank(graph, seeds)]
+    mine = seeds[cluster.places_of_rank(graph, seeds)]  # mostly of its machine, as many as others
     loader = NeighborLoader(graph, [15, 10], mine, batch_size=128, shuffle=True, seed=rank)
     torch.manual_seed(0)
     model = prepare_model(GraphSAGE(1433, 64, num_layers=2, out_channels=7, dropout=0.5))
@@ -46,7 +45,8 @@ def main(directory: str, runs: RunConfig) -> None:
     ray.init()
     cora = Path(ov.__file__).parent / "cli" / "demo" / "cora"
     arrays = {"x": cora / "features.npy", "y": cora / "labels.npy"}
-    cluster.build(edges=cora / "edges.csv", node_features=arrays, num_parts=2, out=directory)
+    if not Path(directory).exists():
+        cluster.build(edges=cora / "edges.csv", node_features=arrays, num_parts=2, out=directory)
     with cluster.open_dataset(directory) as graph:
         config = {"graph": graph, "seeds": torch.arange(0, graph.num_nodes, 2)}
         spread = ScalingConfig(num_workers=2, placement_strategy="SPREAD")
