@@ -20,6 +20,7 @@ import errno
 import logging
 import os
 import secrets
+import stat
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -93,11 +94,14 @@ def take_share(run_dir: Path) -> int:
         The descriptor that holds it; it is not inherited by exec.
 
     Raises:
-        StaleFileError: The run is gone, or a reclaimer has it: none of its processes was left.
+        StaleFileError: The run is gone, or a reclaimer has it: none of its processes was left. Or
+            what stands under its name is another user's, or is no run.
     """
     try:
-        fd = os.open(run_dir / LEASE_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = _open_lease(run_dir)
     except OSError as error:
+        if isinstance(error, StaleFileError):
+            raise
         gone = error.errno in (errno.ENOENT, errno.ENOTDIR)
         raise StaleFileError(
             f"the run {run_dir} {'is gone' if gone else 'cannot be joined'}",
@@ -118,6 +122,31 @@ def take_share(run_dir: Path) -> int:
         mark_span(fd, _MARK, 1)
         undo.pop_all()
     return fd
+
+
+def _open_lease(run_dir: Path) -> int:
+    """The lease of a run of this user's, open for reading; OSError of what cannot be opened."""
+    # O_NONBLOCK: a pipe in its place would be waited for.
+    way = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    place = os.open(run_dir, way | os.O_DIRECTORY)
+    try:
+        owner = os.fstat(place).st_uid
+        # Once a run is gone, whoever may write the spill directory can make one of its name. Its
+        # owner may do all that anyway, root everything; and a server may turn one user to another.
+        if owner not in (os.geteuid(), 0, run_dir.parent.stat().st_uid):
+            raise StaleFileError(
+                f"what stands at {run_dir} is user {owner}'s, and no run that user "
+                f"{os.geteuid()} may join",
+                path=str(run_dir),
+                remedy="share a run among processes of one user, or begin a new one",
+            )
+        lease = os.open(LEASE_NAME, way, dir_fd=place)
+    finally:
+        os.close(place)
+    if not stat.S_ISREG(os.fstat(lease).st_mode):
+        os.close(lease)
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    return lease
 
 
 def is_held(lease: int, *, marked: bool) -> bool | None:

@@ -113,7 +113,8 @@ def adopt_run(run_dir: Path) -> Run:
     Raises:
         StaleFileError: The run is gone.
     """
-    place = _real(run_dir)
+    # Not through its own name: in its place, a link is somebody else's.
+    place = _real(run_dir.parent) / run_dir.name
     with _RUNS.lock:
         run = _RUNS.held.get(place)
         if run is not None and run.held:
