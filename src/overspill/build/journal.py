@@ -35,7 +35,7 @@ def is_unfinished_build(path: Path) -> bool:
         return True
     try:
         return bool(json.loads(first) == MAGIC)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
@@ -57,7 +57,7 @@ def read_journal(path: Path) -> list[Any]:
             entry = json.loads(line)
             if not isinstance(entry, dict):
                 require_inside(entry)
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
             raise FormatError(f"{path / MARKER_NAME} is damaged", path=str(path)) from error
         found.append(entry)
     return found

@@ -22,7 +22,7 @@ from overspill.storage.type_records import require_vector, whole_count
 PARTITION_NAME = "partition.json"
 FORMAT = "overspill-partition"
 VERSION = 1
-_LARGEST_DOCUMENT = 256 << 20
+_LARGEST_DOCUMENT = 64 << 20
 _TABLE_DTYPES = ("uint8", "uint16", "uint32")
 
 

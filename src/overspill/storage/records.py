@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import reprlib
 from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -33,6 +35,7 @@ STORED_DTYPES: dict[str, tuple[str, int]] = {
 NAMES_BY_CODE = {code: name for name, (code, _) in STORED_DTYPES.items()}
 _BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 _MOST_BYTES = 2**63 - 1
+_MOST_AXES: int = getattr(np, "MAXDIMS", 64)  # gone from numpy 2
 
 
 def numpy_view_dtype(name: str) -> np.dtype[Any]:
@@ -46,10 +49,17 @@ def payload_bytes(dtype: str, shape: tuple[int, ...]) -> int:
     """Bytes of a payload; FormatError when no file could be that large."""
     if dtype not in STORED_DTYPES:
         raise FormatError(f"no array file can hold dtype {dtype!r}")
-    nbytes = math.prod(shape) * STORED_DTYPES[dtype][1]
-    if min(shape, default=0) < 0 or nbytes > _MOST_BYTES:
-        raise FormatError(f"no array file can hold shape {shape}")
-    return nbytes
+    item = STORED_DTYPES[dtype][1]
+    # What numpy cannot view is refused, empty or not. Each size is looked at before the product:
+    # that of thousands of numbers from a file could take hours.
+    if (
+        len(shape) > _MOST_AXES
+        or min(shape, default=0) < 0
+        or max(shape, default=0) > _MOST_BYTES
+        or math.prod(size or 1 for size in shape) * item > _MOST_BYTES
+    ):
+        raise FormatError(f"no array file can hold shape {reprlib.repr(shape)}")
+    return math.prod(shape) * item
 
 
 @dataclass(frozen=True)
@@ -86,9 +96,11 @@ class FileRecord:
                 sha256=_typed(held["sha256"], str),  # type: ignore[index]
             )
         except (KeyError, TypeError, IndexError) as error:
-            raise FormatError(f"a file record cannot be understood: {held!r}") from error
+            raise FormatError(
+                f"a file record cannot be understood: {reprlib.repr(held)}"
+            ) from error
         if payload_bytes(record.dtype, record.shape) > record.nbytes:
-            raise FormatError(f"a file record contradicts itself: {held!r}")
+            raise FormatError(f"a file record contradicts itself: {reprlib.repr(held)}")
         require_inside(record.path)
         return record
 
@@ -97,7 +109,11 @@ def require_inside(path: str) -> None:
     """Refuse a relative path that could leave the dataset's directory."""
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path:
-        raise FormatError(f"a path leaves the dataset's directory: {path!r}")
+        raise FormatError(f"a path leaves the dataset's directory: {reprlib.repr(path)}")
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError as error:  # half a surrogate pair, which JSON can hold
+        raise FormatError(f"no file can have the path {reprlib.repr(path)}") from error
 
 
 def _typed(value: Any, kind: type) -> Any:

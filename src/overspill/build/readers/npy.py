@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib import format as npy_format
 
+from overspill.build.readers.npy_header import read_header
 from overspill.build.readers.source import SourceFile
 from overspill.errors import InputError
 from overspill.linux.direct import DIRECT_ALIGNMENT_BYTES, DirectReader
@@ -94,22 +94,13 @@ def read_npy_header(source: SourceFile) -> NpyFile:
 
 def _header(file: BinaryIO, path: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     try:
-        version = npy_format.read_magic(file)
-        if version == (1, 0):
-            return npy_format.read_array_header_1_0(file)
-        if version == (2, 0):
-            return npy_format.read_array_header_2_0(file)
-    except (ValueError, SyntaxError) as error:
+        return read_header(file)
+    except ValueError as error:
         raise InputError(
             f"{path} has a damaged .npy header: {error}",
             path=path,
-            remedy="fetch or make the file again",
+            remedy="fetch the file again, or save it again with numpy.save",
         ) from error
-    raise InputError(
-        f"{path} has .npy version {version}; 1.0 and 2.0 are read",
-        path=path,
-        remedy="save it again with numpy.save",
-    )
 
 
 def bits_dtype(name: str) -> np.dtype[Any]:

@@ -15,6 +15,7 @@ from overspill.storage.arrays import open_regular
 from overspill.storage.json_files import publish_json
 from overspill.storage.manifest import check_file
 from overspill.storage.records import FileRecord
+from overspill.storage.type_records import whole_count
 
 PACK_NAME = "pack.json"
 FORMAT = "overspill-pack"
@@ -107,7 +108,7 @@ def read_pack_manifest(directory: Path) -> PackManifest | None:
         ) from error
     try:
         manifest = _decoded(json.loads(text))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(
             f"{path} cannot be understood: {error}",
             path=str(path),
@@ -125,7 +126,7 @@ def _decoded(held: dict[str, Any]) -> PackManifest:
         raise ValueError(f"its version is {held['version']!r}; this Overspill reads {VERSION}")
     manifest = PackManifest(
         recipe=dict(held["recipe"]),
-        batches=int(held["batches"]),
+        batches=whole_count(held["batches"]),
         counts=FileRecord.from_json(held["counts"]),
         parts={name: FileRecord.from_json(part) for name, part in held["parts"].items()},
         rows=[FileRecord.from_json(record) for record in held["rows"]],
