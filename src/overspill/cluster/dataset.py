@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -244,7 +245,8 @@ def open_dataset(
         FormatError: Parts that are not of one whole.
     """
     place = str(Path(require_path(path)).absolute())
-    if not deadline_s > 0:
+    seconds: Any = deadline_s
+    if not isinstance(seconds, Real) or not float(seconds) > 0:
         raise InputError(f"deadline_s={deadline_s!r} is no time", remedy="give seconds above 0")
     if not ray.is_initialized():
         start_ray(address)

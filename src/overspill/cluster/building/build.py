@@ -12,6 +12,7 @@ from overspill.build.describe import BuildOptions
 from overspill.build.progress import Progress
 from overspill.build.spec import plain_integer
 from overspill.cluster.building.job import JobPlan
+from overspill.cluster.building.looking import another_build
 from overspill.cluster.building.nodes import connect
 from overspill.cluster.building.preparing import prepare
 from overspill.cluster.building.request import request_build
@@ -117,7 +118,8 @@ def build(  # noqa: PLR0913 (what is built, of what, and where)
         BuildFailedError: A process failed for no known reason.
     """
     started = time.monotonic()
-    init_build(
+    _limit(memory_limit)  # refused before anything is left on the machines
+    plan = init_build(
         edges=edges,
         num_parts=num_parts,
         out=out,
@@ -129,6 +131,8 @@ def build(  # noqa: PLR0913 (what is built, of what, and where)
     )
     partition_build(out, memory_limit=memory_limit, progress=progress)
     built = finalise_build(out, memory_limit=memory_limit, progress=progress)
+    if plan is not None and plan.identifier != built.identifier:
+        raise another_build(str(built.path))
     return Built(built.path, built.identifier, built.parts, time.monotonic() - started)
 
 

@@ -134,11 +134,28 @@ def see(out: str, tokens: tuple[str, ...], *, send: Send) -> tuple[bool, ...]:
 
 
 def settle(plan: JobPlan | None, out: str, token: str, *, send: Send) -> None:
-    """Remove the token, and write the plan where there is one."""
+    """Remove the token, and write the plan where there is one.
+
+    Raises:
+        OutputDirError: Another build was planned into the directory meanwhile.
+    """
     send(0)
     (Path(out) / WORK_NAME / token).unlink(missing_ok=True)
-    if plan is not None:
-        publish_plan(plan)
+    held = read_plan(Path(out))
+    if plan is None or (held is not None and held.identifier == plan.identifier):
+        return
+    if held is not None or (Path(out) / PARTITION_NAME).exists():
+        raise another_build(out)
+    publish_plan(plan)
+
+
+def another_build(out: str) -> OutputDirError:
+    """The error of a directory that another run took meanwhile."""
+    return OutputDirError(
+        f"{out} was taken meanwhile by a build of other inputs or options",
+        path=out,
+        remedy="choose another directory, or wait for the other run to end",
+    )
 
 
 def leave(out: str, token: str, *, send: Send) -> None:

@@ -101,7 +101,24 @@ class _Tasks:
         finally:
             for stream in self._running:
                 ray.cancel(stream, force=True)
+            self._hear_out(time.monotonic() + _WAIT_S)
         return self._results
+
+    def _hear_out(self, until: float) -> None:
+        """Take what cancelled tasks say, for a moment: Ray prints errors that nobody takes."""
+        while self._running:
+            left = max(0.0, until - time.monotonic())
+            ready, _ = ray.wait(list(self._running), num_returns=1, timeout=left)
+            if not ready:
+                return
+            for stream in ready:
+                self._drop(stream)
+
+    def _drop(self, stream: Any) -> None:
+        try:
+            ray.get(next(stream))
+        except (RayError, StopIteration):
+            del self._running[stream]
 
     def _start(self) -> None:
         if not self._waiting:
@@ -128,6 +145,9 @@ class _Tasks:
         except RayTaskError as error:
             del self._running[stream]
             cause = error.cause or error
+            if _tells_of_a_loss(cause):
+                self._again(one, cause)
+                return
             own = isinstance(cause, OverspillError)
             raise _named(cause, one.machine.address) from (None if own else error)
         except (RayError, StopIteration) as error:
@@ -193,6 +213,16 @@ def _plain(error: BaseException) -> BaseException:
     if isinstance(error, OverspillError) or not isinstance(error, OSError | MemoryError):
         return error
     return name_error(error, path=str(getattr(error, "filename", None) or "the build's directory"))
+
+
+def _tells_of_a_loss(cause: BaseException) -> bool:
+    """Whether a task failed since another machine's process was lost, which it fetched from."""
+    # Ray puts a bare RayError for what cannot be pickled.
+    return (
+        isinstance(cause, RayError)
+        and not isinstance(cause, RayTaskError)
+        and type(cause) is not RayError
+    )
 
 
 def _named(cause: BaseException, address: str) -> BaseException:

@@ -1,0 +1,125 @@
+"""Tasks of a build: what is lost with another machine's process is tried again, and Ray is quiet.
+
+Also what two builds of one directory do to each other, for which no cluster is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from overspill.cluster.building.job import WORK_NAME, JobPlan, read_plan
+from overspill.cluster.building.looking import settle
+from overspill.cluster.building.request import request_build
+from overspill.errors import OutputDirError
+from overspill.storage.partition_manifest import PARTITION_NAME
+
+SCRIPT = """
+import gc, logging, sys
+from pathlib import Path
+import ray
+from ray.exceptions import WorkerCrashedError
+from clusters import LocalCluster, address_of, report
+from overspill.cluster.building.tasks import Task, run_tasks
+from overspill.errors import InputError, OverspillError
+
+tried, printed = Path(sys.argv[1]), []
+
+class Printed(logging.Handler):
+    def emit(self, record):
+        printed.append(record.getMessage())
+
+def fetch(name, losses, *, send):
+    with open(tried / name, "a") as file:
+        file.write("x")
+    if len((tried / name).read_text()) <= losses:
+        raise WorkerCrashedError()  # as Ray tells who asked for what that process made
+    return "fetched"
+
+def refuse(*, send):
+    raise InputError("no")
+
+def plain(*, send):
+    raise ValueError("a fault of ours")
+
+def told(*tasks):
+    try:
+        return run_tasks(tasks)
+    except OverspillError as error:
+        return f"{type(error).__name__}: {error}"
+
+here = (address_of(0),)
+with LocalCluster(1):
+    logging.getLogger("ray._private.worker").addHandler(Printed())
+    report(
+        once=told(Task(fetch, ("once", 1), here, cpus=0)),
+        always=told(Task(fetch, ("always", 9), here, cpus=0)),
+        fault=told(Task(plain, (), here, cpus=0)),
+        refused=told(*[Task(refuse, (), here, cpus=0)] * 3),
+    )
+    gc.collect()
+report(
+    tries={name: len((tried / name).read_text()) for name in ("once", "always")},
+    printed=[line for line in printed if "Unhandled" in line],
+)
+"""
+
+
+@pytest.fixture(scope="module")
+def found(
+    on_cluster: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    return on_cluster(SCRIPT, arguments=[str(tmp_path_factory.mktemp("tried"))])
+
+
+def test_a_task_whose_source_was_lost_is_tried_again(found: dict[str, Any]) -> None:
+    assert found["once"] == ["fetched"] and found["tries"] == {"once": 2, "always": 3}
+    assert found["always"].startswith("ClusterError: machine 127.0.0.2"), found["always"]
+    assert found["fault"].startswith("BuildFailedError: machine 127.0.0.2: ValueError")
+
+
+def test_the_same_error_of_several_machines_is_told_once(found: dict[str, Any]) -> None:
+    assert found["refused"] == "InputError: machine 127.0.0.2: no"
+    assert found["printed"] == []
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> JobPlan:
+    out = str(tmp_path / "out")
+    request = request_build(
+        *(out,), edges="/d/e.npy", num_parts=1, method="range",
+        node_features=None, edge_features=None,
+    )  # fmt: skip
+    return JobPlan(
+        identifier="a" * 32,
+        out=out,
+        num_parts=1,
+        method="range",
+        spec=request.spec,
+        machines=("10.0.0.1",),
+        disks=(0,),
+        owners=(0,),
+        nodes={},
+    )
+
+
+def test_the_plan_of_another_run_is_not_written_over(plan: JobPlan) -> None:
+    other = replace(plan, identifier="b" * 32)
+    (Path(plan.out) / WORK_NAME).mkdir(parents=True)
+    for _ in range(2):
+        settle(plan, plan.out, "token", send=lambda _: None)
+    with pytest.raises(OutputDirError, match="taken meanwhile"):
+        settle(other, plan.out, "token", send=lambda _: None)
+    assert read_plan(Path(plan.out)) == plan
+
+
+def test_no_plan_goes_where_another_run_ended_meanwhile(plan: JobPlan) -> None:
+    (Path(plan.out) / WORK_NAME).mkdir(parents=True)
+    (Path(plan.out) / PARTITION_NAME).write_text("{}")
+    with pytest.raises(OutputDirError, match="taken meanwhile"):
+        settle(plan, plan.out, "token", send=lambda _: None)
+    assert read_plan(Path(plan.out)) is None
