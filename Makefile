@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.docs-installed
 
-.PHONY: demo test test-min check lint format docs bench setup clean
+.PHONY: demo test test-min check lint format docs bench fuzz setup clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)  ## set everything up and run the main job
@@ -63,6 +63,12 @@ BENCH_DIR ?= .
 bench: $(STAMP)  ## measure against peers and against the disk
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --editable '.[bench]'
 	$(BIN)/python -m benchmarks --dir $(BENCH_DIR)
+
+# Outside of CI. atheris guides by coverage; where it cannot be installed, examples are by chance.
+FUZZ_SECONDS ?= 600
+fuzz: $(STAMP)  ## feed hostile files to every reader and parser
+	-$(BIN)/python -m pip install --quiet --upgrade --target $(VENV)/fuzz atheris==3.0.0
+	PYTHONPATH=$(VENV)/fuzz $(BIN)/python tests/fuzz.py --seconds $(FUZZ_SECONDS)
 
 setup: $(STAMP)
 
