@@ -6,13 +6,15 @@ finding.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from overspill.cluster import open_dataset
-from overspill.errors import InputError
+from overspill.cluster.building.nodes import connect
+from overspill.errors import ClusterError, InputError
 
 SCRIPT = """
 import os, pickle, signal, sys, threading
@@ -216,3 +218,13 @@ def test_what_no_machine_has_is_said_for_each(found: dict[str, Any]) -> None:
 def test_what_is_no_deadline_is_refused(seconds: Any) -> None:
     with pytest.raises(InputError, match="is no time"):
         open_dataset("/d/parts", deadline_s=seconds)
+
+
+def test_an_address_where_nobody_listens_is_refused_at_once() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{held.getsockname()[1]}"
+        with pytest.raises(ClusterError, match=rf"{address}: .*refused"):
+            open_dataset("/d/parts", address=address)
+        with pytest.raises(ClusterError, match=rf"{address}: .*refused"):
+            connect(address)

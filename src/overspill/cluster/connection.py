@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import multiprocessing.util
 import os
+import socket
 import threading
 import time
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from overspill.errors import ClusterError, InputError, OverspillError
 
 NAMESPACE = "overspill"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_ANSWER_S = 10.0
 _AFTER_FORK = {"forked": False}
 
 
@@ -187,6 +189,7 @@ def start_ray(address: str | None, *, node: str | None = None) -> None:
             remedy="run it on a machine of the cluster, and give the address as host:port",
         )
     options: dict[str, Any] = {} if node is None else {"_node_ip_address": node}
+    _require_answer(address)
     try:
         ray.init(
             address=address or "auto",
@@ -199,6 +202,20 @@ def start_ray(address: str | None, *, node: str | None = None) -> None:
         raise ClusterError(
             f"no Ray cluster can be reached at {address or 'this machine'}: {first_line(error)}",
             remedy="start one (ray start --head), call ray.init() first, or give its address",
+        ) from error
+
+
+def _require_answer(address: str | None) -> None:
+    """Refuse an address where nobody listens: Ray itself tries it for minutes."""
+    host, colon, port = (address or "").rpartition(":")
+    if not colon or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterError(
+            f"no Ray cluster can be reached at {address}: {error}",
+            remedy="check the address, and that the cluster is up (ray status)",
         ) from error
 
 

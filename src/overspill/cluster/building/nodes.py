@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 
-from overspill.errors import ClusterError, UnavailableError
+from overspill.cluster.connection import start_ray
+from overspill.errors import UnavailableError
 
 
 @dataclass(frozen=True)
@@ -34,16 +34,10 @@ def connect(address: str | None = None) -> None:
 
     Raises:
         ClusterError: There is none.
+        InputError: The address is that of Ray's client server.
     """
-    if ray.is_initialized():
-        return
-    try:
-        ray.init(address=address or "auto", log_to_driver=False, logging_level=logging.ERROR)
-    except ConnectionError as error:
-        raise ClusterError(
-            f"there is no Ray cluster to connect to: {error}",
-            remedy="start one with: ray start --head; or set RAY_ADDRESS; or call ray.init first",
-        ) from error
+    if not ray.is_initialized():
+        start_ray(address)
 
 
 def alive_machines() -> list[BuildMachine]:
