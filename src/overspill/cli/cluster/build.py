@@ -102,7 +102,7 @@ def init(
 
 
 def partition(
-    out: options.Out,
+    out: options.Begun,
     memory_limit: options.MemoryLimit = None,
     address: options.Address = None,
     progress: options.ShowProgress = True,
@@ -119,7 +119,7 @@ def partition(
 
 
 def finalise(
-    out: options.Out,
+    out: options.Begun,
     memory_limit: options.MemoryLimit = None,
     address: options.Address = None,
     progress: options.ShowProgress = True,

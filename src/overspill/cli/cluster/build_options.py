@@ -18,6 +18,9 @@ _NON_FINITE = ("keep", "error")
 Out = Annotated[
     str, typer.Option(help="Directory of the parts, the same path on every machine; new, or empty.")
 ]
+Begun = Annotated[
+    str, typer.Option("--out", help="Directory of the parts, as overspill cluster init was told.")
+]
 Edges = Annotated[
     list[str],
     typer.Option(

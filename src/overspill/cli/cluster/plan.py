@@ -26,10 +26,10 @@ def plan(
     feature_bytes: Annotated[
         int, typer.Option(min=0, help="Bytes of all node arrays, a node.")
     ] = 0,
-    parts: Annotated[int | None, typer.Option(min=1, help="Parts; one a machine.")] = None,
+    parts: Annotated[int | None, typer.Option(min=1, help="Parts; default: one a machine.")] = None,
     input_edge_bytes: Annotated[int, typer.Option(min=1, help="Bytes an edge in its file.")] = 16,
     build_memory: Annotated[
-        str | None, typer.Option(help="The build's memory limit; MEMORY.")
+        str | None, typer.Option(help="The build's memory limit; default: MEMORY.")
     ] = None,
     shared_disk: Annotated[bool, typer.Option("--shared-disk", help="All see one disk.")] = False,
     rows_everywhere: Annotated[
@@ -40,7 +40,7 @@ def plan(
     batch_size: Annotated[int, typer.Option(min=1, help="Seeds a batch.")] = 1024,
     seeds: Annotated[
         str | None,
-        typer.Option(help="Seeds an epoch; a hundredth of the nodes."),
+        typer.Option(help="Seeds an epoch; default: a hundredth of the nodes."),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Loader workers a machine.")] = 2,
     local_share: Annotated[
