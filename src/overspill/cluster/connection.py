@@ -198,6 +198,12 @@ def start_ray(address: str | None, *, node: str | None = None) -> None:
             logging_level=logging.ERROR,
             **options,
         )
+    except RayError as error:
+        raise ClusterError(
+            f"the Ray cluster at {address or 'this machine'} refused: {first_line(error)}",
+            remedy="where it wants a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH to the "
+            "one it was started with (~/.ray/auth_token where nothing else was said)",
+        ) from error
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         raise ClusterError(
             f"no Ray cluster can be reached at {address or 'this machine'}: {first_line(error)}",

@@ -110,7 +110,9 @@ def _no_manifest(directory: Path, error: OSError) -> FormatError:
         remedy = "build it with build_dataset: the same call starts over, or resumes (resume=True)"
     elif os.path.lexists(directory / "partition.json"):
         told = f"{directory} holds a partition, not one dataset"
-        remedy = "open it with open_partition, or open one of its parts"
+        remedy = (
+            "open it with open_partition or overspill.cluster.open_dataset, or one of its parts"
+        )
     elif error.errno == errno.ENOENT and not os.path.lexists(directory):
         told = f"{directory} does not exist"
     elif error.errno == errno.ENOTDIR:
