@@ -14,7 +14,7 @@ import pytest
 from overspill.settings import child_environment
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-# It wants a cluster, and is run with its page by tests/cluster/test_training.py.
+# It wants a cluster, and is run with its page by tests/cluster/test_ray_training.py.
 ON_CLUSTER = {"train_on_ray"}
 HERE = sorted(path for path in EXAMPLES.glob("*.py") if path.stem not in ON_CLUSTER)
 # What each prints at its default size.

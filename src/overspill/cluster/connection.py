@@ -248,7 +248,7 @@ def layout_from(link: Link) -> Layout:
     if not handles:
         raise ended
     asked = [handle.layout.options(max_task_retries=-1).remote() for handle in handles]
-    until, told = time.monotonic() + link.deadline_s, ""
+    until, told, dead = time.monotonic() + link.deadline_s, "", 0
     while asked:
         done, asked = ray.wait(asked, timeout=max(until - time.monotonic(), 0.0))
         if not done:
@@ -256,10 +256,13 @@ def layout_from(link: Link) -> Layout:
         try:
             found = ray.get(done[0])
         except RayError as error:
+            dead += isinstance(error, ActorDiedError)
             told = f" ({type(error).__name__}: {first_line(error)})"
             continue
         assert isinstance(found, Layout)
         return found
+    if dead == len(handles):  # those that were just ended keep their names for a moment
+        raise _ended(None, link.servers[0])
     raise ClusterError(
         f"none of the {len(handles)} machines that serve {link.path} answered within "
         f"{link.deadline_s:g} s{told}",
