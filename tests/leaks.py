@@ -93,8 +93,11 @@ def left_behind(before: Holdings, base: Path) -> list[str]:
 
 def _difference(before: Holdings, after: Holdings) -> list[str]:
     found = []
-    for kind in ("descriptors", "mappings", "children", "threads"):
+    for kind in ("descriptors", "mappings", "threads"):
         found += [f"{kind}: {one}" for one in sorted(getattr(after, kind) - getattr(before, kind))]
+    known = set(map(_which_child, before.children))
+    new = [one for one in sorted(after.children) if _which_child(one) not in known]
+    found += [f"children: {one}" for one in new]
     for name in sorted(after.shm_names - before.shm_names):
         if not _is_foreign(name):
             found.append(f"/dev/shm name: {name}")
@@ -142,6 +145,11 @@ def _children() -> list[str]:
         ended = " (zombie)" if child.status() == psutil.STATUS_ZOMBIE else ""
         found.append(f"{child.pid} {told}{ended}")
     return found
+
+
+def _which_child(told: str) -> tuple[str, bool]:
+    """A child by its number: one that has just begun is called as its parent is."""
+    return told.split()[0], told.endswith(" (zombie)")
 
 
 def _child_processes() -> list[psutil.Process]:

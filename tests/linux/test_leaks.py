@@ -134,3 +134,10 @@ def test_a_leaking_test_fails_and_a_failing_one_keeps_its_own_error(tmp_path: Pa
     done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert "1 failed, 2 passed, 1 error" in done.stdout, done.stdout + done.stderr
     assert done.stdout.count("descriptors: ") == 1
+
+
+def test_a_child_is_known_by_its_number_and_not_by_its_name() -> None:
+    one, other = "17 python -m pytest", "17 python -c spawn_main()"
+    assert leaks._which_child(one) == leaks._which_child(other)
+    assert leaks._which_child(one) != leaks._which_child(one + " (zombie)")
+    assert leaks._which_child(one) != leaks._which_child("18 python -m pytest")
