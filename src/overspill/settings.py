@@ -129,6 +129,16 @@ def settings(**overrides: str | int | bool | Path | None) -> Iterator[Settings]:
                 os.environ[variable] = old
 
 
+def size_bytes(name: str, size: str | int) -> int:
+    """A size as people write it, given by the argument or variable `name` (SettingsError)."""
+    try:
+        return parse_bytes(size)
+    except (ValueError, TypeError) as error:
+        raise SettingsError(
+            f"{name}={size!r} is not a size", remedy='write it like "2GiB" or 1073741824'
+        ) from error
+
+
 def inherited_run() -> str | None:
     """The run directory that a parent process exported, or None."""
     return os.environ.get(RUN_VARIABLE) or None
@@ -199,9 +209,4 @@ def _understood(name: str, variable: str, text: str) -> Path | int | bool:
                 f"{variable}={text!r} is not a switch", remedy="write 1 or 0, or leave it empty"
             )
         return flag
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        raise SettingsError(
-            f"{variable}={text!r} is not a size", remedy='write it like "2GiB" or 1073741824'
-        ) from error
+    return size_bytes(variable, text)

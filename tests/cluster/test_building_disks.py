@@ -13,7 +13,7 @@ import pytest
 pytestmark = pytest.mark.requires("loop_device")
 
 SCRIPT = '''
-import os, shutil, subprocess, sys, time
+import os, shutil, subprocess, sys
 from pathlib import Path
 import numpy as np, ray
 import overspill as ov
@@ -58,15 +58,18 @@ def refused(**arguments):
     return "built"
 
 @ray.remote(num_cpus=0)
+def machine_there():
+    return None
+
+@ray.remote(num_cpus=0)
 def copied(source, target):
     shutil.copytree(source, target, dirs_exist_ok=True)
     return sorted(str(path.relative_to(source)) for path in Path(source).iterdir())
 
 with LocalCluster(1) as nodes:
     child = second(nodes.address)
-    while sum(node["Alive"] for node in ray.nodes()) < 2:
-        assert child.poll() is None
-        time.sleep(0.1)
+    # It waits for the node, which alone has that.
+    ray.get(machine_there.options(resources={"node:127.0.0.3": 0.001}).remote(), timeout=120)
     pattern = [str(here / "part-*.npy"), str(base / "both.npy")]
     features = {"x": str(here / "x.npy"), "y": str(here / "y.npy")}
     asked = {"num_parts": 3, "node_features": features, "edge_ids": True}

@@ -65,6 +65,24 @@ class BuildSummary:
     allowed_bytes: int
     notes: dict[str, dict[str, int]] = field(default_factory=dict)
 
+    @classmethod
+    def of(
+        cls, manifest: Manifest, plan: BuildPlan, *, started: float, progress: Progress
+    ) -> BuildSummary:
+        """What a build did that made this manifest, and began at `started` (time.monotonic)."""
+        seconds = time.monotonic() - started
+        edges = sum(edge.count for edge in manifest.edge_types.values())
+        return cls(
+            sum(node.count for node in manifest.node_types.values()),
+            edges,
+            seconds,
+            progress.seconds,
+            edges / max(seconds, 1e-9),
+            plan.projected_bytes,
+            plan.allowed_bytes,
+            _notes(manifest),
+        )
+
 
 def construct(
     spec: BuildSpec,
@@ -103,18 +121,7 @@ def construct(
         build = _Build(BuildContext(arrived.spec, plan, directory, progress), inputs, arrived)
         manifest = build.run(options_of(spec))
     progress.end()
-    seconds = time.monotonic() - started
-    edges = sum(edge.count for edge in manifest.edge_types.values())
-    return BuildSummary(
-        sum(node.count for node in manifest.node_types.values()),
-        edges,
-        seconds,
-        progress.seconds,
-        edges / max(seconds, 1e-9),
-        plan.projected_bytes,
-        plan.allowed_bytes,
-        _notes(manifest),
-    )
+    return BuildSummary.of(manifest, plan, started=started, progress=progress)
 
 
 def _resumes(spec: BuildSpec) -> bool:

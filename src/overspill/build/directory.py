@@ -80,7 +80,7 @@ class BuildDirectory:
             self._give_up_claim()
             if isinstance(error, OutputDirError | DiskRefusedError):
                 raise
-            raise _refused(self.path, error) from error
+            raise unwritable(self.path, error) from error
         except BaseException:
             self._give_up_claim()
             raise
@@ -260,7 +260,7 @@ class BuildDirectory:
         try:
             act()
         except OSError as error:
-            raise _refused(self.path, error) from error
+            raise unwritable(self.path, error) from error
 
     def _begin(self) -> None:
         if self._resume and self._take_up():
@@ -367,7 +367,8 @@ def require_claimable(path: Path) -> None:
         )
 
 
-def _refused(path: Path, error: OSError) -> DiskRefusedError:
+def unwritable(path: Path, error: OSError) -> DiskRefusedError:
+    """The error of a directory that cannot be written."""
     return DiskRefusedError(
         f"{path} cannot be written: {error.strerror}",
         path=str(path),

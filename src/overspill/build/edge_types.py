@@ -275,24 +275,14 @@ class EdgeType:
         return EdgeTypeRecord(
             *self.inputs.spec.type,
             self.edges,
-            {layout: _parts(files) for layout, files in self._layouts.items()},
+            {layout: files.records for layout, files in self._layouts.items()},
             self._arrays,
             self.notes,
         )
 
 
-def _parts(rows: RowFiles) -> dict[str, FileRecord]:
-    held = {
-        "indptr": rows.indptr,
-        "indices": rows.indices,
-        "edge_ids": rows.edge_ids,
-        "counts": rows.counts,
-    }
-    return {name: record for name, record in held.items() if record is not None}
-
-
 def _to_json(rows: RowFiles) -> dict[str, Any]:
-    parts = {name: record.to_json() for name, record in _parts(rows).items()}
+    parts = {name: record.to_json() for name, record in rows.records.items()}
     return {"parts": parts, "edges": rows.edges, "duplicates": rows.duplicates}
 
 

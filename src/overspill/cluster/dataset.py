@@ -196,7 +196,8 @@ class ClusterDataset(Dataset):
         return reach
 
     def _mapped(self, record: FileRecord) -> torch.Tensor:
-        self.require_files(f"{record.path.replace('|', '/')} cannot be mapped as a whole")
+        array = self._reach.layout.arrays[record.path]
+        self.require_files(f"{array.name!r} of {array.owner!r} cannot be mapped as a whole")
 
     def _raw(self, type: str | None) -> Any:
         if self._reach.layout.raw_ids:

@@ -276,7 +276,11 @@ def record_in(dataset: Dataset, what: PartArray) -> FileRecord:
     else:
         held = dataset.edge_record(what.owner).layouts["csc"]
     if what.name not in held:
-        raise InputError(f"{dataset.path} has no {what.name!r}", path=str(dataset.path))
+        raise InputError(
+            f"{dataset.path} has no {what.name!r}",
+            path=str(dataset.path),
+            remedy="make all parts of one partition have the same arrays: partition it again",
+        )
     return held[what.name]
 
 

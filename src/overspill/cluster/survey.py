@@ -111,8 +111,8 @@ def _agreed(path: str, found: Mapping[Node, FoundParts]) -> PartitionManifest:
         raise InputError(
             f"no machine of the cluster has a partition at {path} ({told})",
             path=path,
-            remedy="make one with overspill.cluster.build or partition_dataset, at the same path "
-            "on every machine that has parts",
+            remedy="check the path, or make one with overspill.cluster.build or partition_dataset, "
+            "at the same path on every machine that has parts",
         )
     (first, partition), *others = having.items()
     for node, held in others:

@@ -14,14 +14,14 @@ from overspill.build.directory import BuildDirectory, is_unfinished_build
 from overspill.build.parting.split import split_dataset
 from overspill.build.parting.split_moves import BUFFER_BYTES, CACHE_BYTES, warm_routing
 from overspill.build.spec import plain_integer
-from overspill.errors import FormatError, InputError, NoRoomError, SettingsError, StaleFileError
+from overspill.errors import FormatError, InputError, NoRoomError, StaleFileError
 from overspill.graph.construct import build_dataset
 from overspill.graph.dataset import Dataset, open_dataset
 from overspill.graph.partition_books import PartitionBook, RangePartitionBook, checked_book
 from overspill.graph.progress_bar import event_listener
 from overspill.linux.identity import host_identity
 from overspill.linux.paths import require_path
-from overspill.settings import current_settings
+from overspill.settings import current_settings, size_bytes
 from overspill.storage.arrays import map_array
 from overspill.storage.manifest import MANIFEST_NAME
 from overspill.storage.part_records import METHODS
@@ -30,7 +30,6 @@ from overspill.storage.sent_paths import require_sent, sent_from
 from overspill.tensors.dtypes import torch_dtype
 from overspill.tensors.headroom import memory_headroom
 from overspill.tensors.mapping import wrap_mapping
-from overspill.units import parse_bytes
 
 _MOST_PARTS = 1 << 32
 
@@ -277,10 +276,4 @@ def _require_memory(limit_bytes: int | None) -> None:
 def _limit(memory_limit: str | int | None) -> int | None:
     if memory_limit is None:
         return None
-    try:
-        return parse_bytes(plain_integer(memory_limit))
-    except (ValueError, TypeError) as error:
-        raise SettingsError(
-            f"memory_limit={memory_limit!r} is not a size",
-            remedy='write it like "2GiB" or 1073741824',
-        ) from error
+    return size_bytes("memory_limit", plain_integer(memory_limit))

@@ -55,12 +55,12 @@ from overspill.pyg.projection import (
     probe_batches,
     report_plan,
     shares_of,
-    size_bytes,
     some_places,
 )
 from overspill.pyg.sampling import GraphSampling, is_hetero, plain_tensor
 from overspill.pyg.tasks import Task
 from overspill.pyg.waiting import TimedBatches
+from overspill.settings import size_bytes
 
 _NO_EPOCH = -1  # whose streams are those of no pass
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from overspill.errors import NoRoomError, SettingsError
+from overspill.errors import NoRoomError
 from overspill.graph.dataset import Dataset, row_bytes
 from overspill.graph.paged import BLOCK_ITEMS, WINDOW_BYTES
 from overspill.graph.reading.array_keys import ArrayKey, Owner, record_of
@@ -31,10 +31,10 @@ from overspill.placement.neighborhood import GraphSize, bound_neighborhood
 from overspill.pyg.batches import BatchRecipe
 from overspill.pyg.order import Request
 from overspill.pyg.sampling import GraphSampling
-from overspill.settings import current_settings
+from overspill.settings import current_settings, size_bytes
 from overspill.tensors.headroom import held_memory_bytes, memory_reserve
 from overspill.tensors.rooms import shared_memory_room
-from overspill.units import format_bytes, parse_bytes
+from overspill.units import format_bytes
 
 logger = logging.getLogger("overspill")
 PROBED_BATCHES = 4
@@ -293,16 +293,6 @@ def report_plan(plan: LoaderPlan, *, wanted_prefetch: int) -> None:
         format_bytes(plan.projected_bytes),
         format_bytes(plan.allowed_bytes),
     )
-
-
-def size_bytes(name: str, size: str | int) -> int:
-    """A size as people write it (SettingsError)."""
-    try:
-        return parse_bytes(size)
-    except ValueError as error:
-        raise SettingsError(
-            f"{name}={size!r} is not a size", remedy='write it like "2GiB" or 1073741824'
-        ) from error
 
 
 def _row_bytes(recipe: BatchRecipe) -> dict[Owner, int]:

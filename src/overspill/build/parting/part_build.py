@@ -76,17 +76,7 @@ def construct_part(
             check_file(directory.path, record)
         directory.publish(manifest)
     progress.end()
-    seconds = time.monotonic() - started
-    edges = sum(edge.count for edge in manifest.edge_types.values())
-    return BuildSummary(
-        sum(node.count for node in manifest.node_types.values()),
-        edges,
-        seconds,
-        progress.seconds,
-        edges / max(seconds, 1e-9),
-        plan.projected_bytes,
-        plan.allowed_bytes,
-    )
+    return BuildSummary.of(manifest, plan, started=started, progress=progress)
 
 
 class OwnedRows:
@@ -251,7 +241,7 @@ class _PartBuild:
         return EdgeTypeRecord(
             *key,
             counts.get("csc", counts.get("csr", 0)),
-            {layout: _parts(held) for layout, held in layouts.items()},
+            {layout: held.records for layout, held in layouts.items()},
             moved,
             out_count=counts["csr"] if len(counts) == 2 else None,
         )
@@ -302,16 +292,6 @@ class _PartBuild:
 
 def _prefix(name: EdgeName, layout: str) -> str:
     return "/".join(("edges", *name, layout))
-
-
-def _parts(rows: RowFiles) -> dict[str, FileRecord]:
-    held = {
-        "indptr": rows.indptr,
-        "indices": rows.indices,
-        "edge_ids": rows.edge_ids,
-        "counts": rows.counts,
-    }
-    return {name: record for name, record in held.items() if record is not None}
 
 
 def _link(source: Path, target: Path) -> None:

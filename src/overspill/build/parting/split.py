@@ -13,13 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from overspill import __version__
 from overspill.build.directory import BuildDirectory
 from overspill.build.moving.row_ends import RowEnds
+from overspill.build.parting.books import book_path, table_dtype, write_book
 from overspill.build.parting.split_moves import (
     Stream,
     move,
@@ -37,9 +35,8 @@ from overspill.build.parting.split_owners import (
 )
 from overspill.build.parting.split_sinks import Sink
 from overspill.build.progress import Event, Progress
-from overspill.errors import DiskRefusedError, FormatError, OutputDirError
+from overspill.errors import DiskRefusedError, OutputDirError
 from overspill.linux.mounts import filesystem_type, free_disk_bytes, is_memory_backed
-from overspill.storage.arrays import ArrayWriter
 from overspill.storage.manifest import (
     MANIFEST_NAME,
     EdgeTypeRecord,
@@ -137,7 +134,9 @@ class _Split:
         needed += (len(whole) + 2) * self._num_parts * _FILE_ROOM_BYTES
         for name, owners in self._owners.items():
             if isinstance(owners, HashOwners):
-                item = STORED_DTYPES[self._id_dtype(name)][1] + self._table_dtype().itemsize
+                item = (
+                    STORED_DTYPES[self._id_dtype(name)][1] + table_dtype(self._num_parts).itemsize
+                )
                 needed += owners.count * item
         free = free_disk_bytes(self._directory.path)
         if needed > free:
@@ -294,20 +293,9 @@ class _Split:
             self._progress.advance(nbytes)
 
     def _write_book(self, name: str, owners: Owners) -> FileRecord:
-        relative = f"books/{name}.safetensors"
-        require_inside(relative)
+        relative = book_path(name)
         path, _ = self._directory.files([relative, relative + ".partial"])
-        dtype = np.dtype(np.int64) if isinstance(owners, RangeOwners) else self._table_dtype()
-        length = self._num_parts if isinstance(owners, RangeOwners) else owners.count
-        with ArrayWriter(path, dtype=dtype.name, shape=(length,), record_path=relative) as writer:
-            if isinstance(owners, RangeOwners):
-                writer.append(owners.bounds[1:])
-            else:
-                for parts, _ in owners.runs(None, 1):
-                    writer.append(parts.astype(dtype))
-        if writer.result is None:
-            raise FormatError(f"{path} was not finished", path=str(path))
-        return writer.result
+        return write_book(path, owners, num_parts=self._num_parts, record_path=relative)
 
     # What the manifests say.
 
@@ -350,9 +338,6 @@ class _Split:
 
     def _id_dtype(self, name: str) -> str:
         return "int32" if self._whole.node_types[name].count <= _NARROW_NODES else "int64"
-
-    def _table_dtype(self) -> np.dtype[Any]:
-        return np.min_scalar_type(self._num_parts - 1)
 
 
 def _row_type(edge: EdgeTypeRecord, layout: str) -> str:

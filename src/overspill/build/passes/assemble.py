@@ -52,6 +52,17 @@ class RowFiles:
     edges: int
     duplicates: int | None
 
+    @property
+    def records(self) -> dict[str, FileRecord]:
+        """The files by their names in a manifest, those that there are."""
+        held = {
+            "indptr": self.indptr,
+            "indices": self.indices,
+            "edge_ids": self.edge_ids,
+            "counts": self.counts,
+        }
+        return {name: record for name, record in held.items() if record is not None}
+
 
 class RowChoice(Protocol):
     """Which rows there are, where the others are known to be empty.

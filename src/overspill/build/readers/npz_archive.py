@@ -72,8 +72,11 @@ def read_members(source: SourceFile) -> dict[str, NpzMember]:
             if not info.filename.endswith(_SUFFIX):
                 continue
             if info.compress_type not in _METHODS:
-                raise NotImplementedError(
-                    f"{info.filename!r} is neither stored nor deflated, as numpy saves arrays"
+                raise InputError(
+                    f"{source.path} cannot be read as .npz: {info.filename!r} is neither stored "
+                    "nor deflated, as numpy saves arrays",
+                    path=source.path,
+                    remedy="make it again with numpy.savez or numpy.savez_compressed",
                 )
             with archive.open(info) as member:
                 shape, fortran, dtype = read_header(member)

@@ -17,10 +17,9 @@ from overspill.cluster.building.nodes import connect
 from overspill.cluster.building.preparing import prepare
 from overspill.cluster.building.request import request_build
 from overspill.cluster.building.standing import Standing, holdings_of
-from overspill.errors import ClusterError, SettingsError
+from overspill.errors import ClusterError
 from overspill.graph.progress_bar import Event, event_listener
-from overspill.settings import current_settings
-from overspill.units import parse_bytes
+from overspill.settings import current_settings, size_bytes
 
 Listener = bool | Callable[[Event], None]
 
@@ -252,10 +251,4 @@ def _built(out: str | Path, started: float) -> Built:
 def _limit(memory_limit: str | int | None) -> int | None:
     if memory_limit is None:
         return current_settings().memory_limit_bytes
-    try:
-        return parse_bytes(plain_integer(memory_limit))
-    except (ValueError, TypeError) as error:
-        raise SettingsError(
-            f"memory_limit={memory_limit!r} is not a size",
-            remedy='write it like "2GiB" or 1073741824',
-        ) from error
+    return size_bytes("memory_limit", plain_integer(memory_limit))

@@ -81,7 +81,12 @@ def finish_parts(
             held = finished_part(plan, part)
             building.drop_fetched()
         if held is None:
-            raise OutputDirError(f"{plan.part_directory(part)} was removed while it was built")
+            gone = plan.part_directory(part)
+            raise OutputDirError(
+                f"{gone} was removed while it was built",
+                path=str(gone),
+                remedy="leave it alone; the same call or command builds the part again",
+            )
         found.append(held)
         done += held.edges
         send(done)

@@ -164,7 +164,12 @@ def read_plan(out: Path) -> JobPlan | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise FormatError(f"cannot read {path}: {error.strerror}", path=str(path)) from error
+        raise FormatError(
+            f"cannot read {path}: {error.strerror}",
+            path=str(path),
+            errno=error.errno,
+            remedy="make it readable, or remove the directory and build anew",
+        ) from error
     held = parse_document(text, path, form=FORMAT, version=VERSION)
     try:
         return JobPlan.from_json(held)

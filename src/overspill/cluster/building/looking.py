@@ -14,6 +14,7 @@ from typing import cast
 import numpy as np
 
 from overspill.build.describe import matching_files
+from overspill.build.directory import unwritable
 from overspill.build.inputs import out_of_range
 from overspill.build.parting.split_spec import SplitSpec, Window
 from overspill.build.parting.stage_split import (
@@ -31,7 +32,7 @@ from overspill.build.readers.source import SourceFile
 from overspill.build.readers.windows import units_of
 from overspill.build.spec import EdgeSpec
 from overspill.cluster.building.job import WORK_NAME, JobPlan, publish_plan, read_plan
-from overspill.errors import DiskRefusedError, InputError, OutputDirError
+from overspill.errors import InputError, OutputDirError
 from overspill.linux.mounts import filesystem_type, is_memory_backed
 from overspill.storage.manifest import MANIFEST_NAME, read_manifest
 from overspill.storage.partition_manifest import (
@@ -118,7 +119,7 @@ def look(out: str, address: str, token: str, patterns: tuple[str, ...], *, send:
         (place / WORK_NAME).mkdir(parents=True, exist_ok=True)
         (place / WORK_NAME / token).touch()
     except OSError as error:
-        raise _unwritable(place, error) from error
+        raise unwritable(place, error) from error
     return Sight(
         address,
         tuple(_matches(pattern) for pattern in patterns),
@@ -278,7 +279,9 @@ def _require_ours(place: Path) -> None:
     if not place.exists():
         return
     if not place.is_dir():
-        raise OutputDirError(f"{place} is not a directory", path=str(place))
+        raise OutputDirError(
+            f"{place} is a file, not a directory", path=str(place), remedy="choose another path"
+        )
     names = sorted(entry.name for entry in place.iterdir())
     if names and WORK_NAME not in names and PARTITION_NAME not in names:
         raise OutputDirError(
@@ -286,15 +289,6 @@ def _require_ours(place: Path) -> None:
             path=str(place),
             remedy="choose an empty or absent directory",
         )
-
-
-def _unwritable(place: Path, error: OSError) -> DiskRefusedError:
-    return DiskRefusedError(
-        f"{place} cannot be written: {error.strerror}",
-        path=str(place),
-        errno=error.errno,
-        remedy="choose a directory that can be written and has room",
-    )
 
 
 def count_entering(

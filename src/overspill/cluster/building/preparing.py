@@ -132,7 +132,8 @@ def _kept(sights: Sequence[Sight], lookout: Lookout, out: str, identifier: str) 
                 raise OutputDirError(
                     f"machine {address}: {out} holds {what} of other inputs or options",
                     path=out,
-                    remedy="give the same ones, remove it, or choose another directory",
+                    remedy="give the same ones, remove the directory on every machine, or choose "
+                    "another",
                 )
         if sight.plan and found is None:
             (held,) = run_tasks([Task(looking.held, (out,), (address,), cpus=0)])

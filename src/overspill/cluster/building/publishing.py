@@ -7,16 +7,14 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
-
 from overspill import __version__
-from overspill.build.parting.split_owners import RangeOwners
+from overspill.build.parting.books import book_path, write_book
 from overspill.build.parting.split_spec import OwnersSpec, edge_file, row_file
 from overspill.cluster.building.job import PLAN_NAME, JobPlan, part_name
 from overspill.cluster.building.parts import FinishedPart, array_file
 from overspill.cluster.building.staging import DONE_NAME, LOCK_NAME
-from overspill.errors import DiskRefusedError, FormatError
-from overspill.storage.arrays import ArrayWriter, partial_path
+from overspill.errors import DiskRefusedError
+from overspill.storage.arrays import partial_path
 from overspill.storage.partition_manifest import (
     PARTITION_NAME,
     BookEntry,
@@ -102,20 +100,9 @@ def _staged(plan: JobPlan) -> Iterator[Path]:
 
 
 def _book(out: Path, name: str, owners: OwnersSpec) -> FileRecord:
-    relative = f"books/{name}.safetensors"
-    path, held = out / relative, owners.owners()
+    relative = book_path(name)
+    path = out / relative
     path.parent.mkdir(exist_ok=True)
     for old in (path, partial_path(path)):
         old.unlink(missing_ok=True)  # of an attempt that was killed
-    ranges = isinstance(held, RangeOwners)
-    dtype = np.dtype(np.int64) if ranges else np.min_scalar_type(owners.num_parts - 1)
-    length = owners.num_parts if ranges else owners.count
-    with ArrayWriter(path, dtype=dtype.name, shape=(length,), record_path=relative) as writer:
-        if isinstance(held, RangeOwners):
-            writer.append(held.bounds[1:])
-        else:
-            for parts, _ in held.runs(None, 1):
-                writer.append(parts.astype(dtype))
-    if writer.result is None:
-        raise FormatError(f"{path} was not finished", path=str(path))
-    return writer.result
+    return write_book(path, owners.owners(), num_parts=owners.num_parts, record_path=relative)

@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from overspill.build.directory import unwritable
 from overspill.build.parting.split_spec import SplitReport
 from overspill.build.parting.stage_split import stage_split
 from overspill.build.parting.staged_edges import warm_staging
 from overspill.cluster.building.job import JobPlan, PlannedSplit
 from overspill.cluster.building.parts import FinishedPart, finished_part
-from overspill.errors import DiskRefusedError, FormatError, OutputDirError, UnavailableError
+from overspill.errors import FormatError, OutputDirError, UnavailableError
 from overspill.kernels.jit import leave_out_linear_algebra
 from overspill.linux.cgroups import available_memory_bytes
 from overspill.linux.locks import lock_exclusive
@@ -52,9 +53,7 @@ def stage(directory: str, split: PlannedSplit, *, send: Callable[[float], None])
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DiskRefusedError(
-            f"{place} cannot be made: {error.strerror}", path=str(place), errno=error.errno
-        ) from error
+        raise unwritable(place, error) from error
     with _claimed(place):
         found = read_report(place, split.spec.plan)
         if found is not None:
@@ -97,7 +96,12 @@ def read_report(place: Path, plan: str) -> SplitReport | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise FormatError(f"cannot read {path}: {error.strerror}", path=str(path)) from error
+        raise FormatError(
+            f"cannot read {path}: {error.strerror}",
+            path=str(path),
+            errno=error.errno,
+            remedy="make it readable, or remove the directory and build anew",
+        ) from error
     held = parse_document(text, path, form=_FORMAT, version=_VERSION)
     try:
         report = SplitReport.from_json(held)
@@ -112,15 +116,13 @@ def _claimed(place: Path) -> Iterator[None]:
     try:
         fd = os.open(place / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise DiskRefusedError(
-            f"{place} cannot be written: {error.strerror}", path=str(place), errno=error.errno
-        ) from error
+        raise unwritable(place, error) from error
     try:
         if not lock_exclusive(fd, blocking=False):
             raise OutputDirError(
                 f"another run is staging into {place}",
                 path=str(place),
-                remedy="wait for it to end",
+                remedy="wait for it to end, or end it; the same call or command then goes on",
             )
         yield
     finally:

@@ -163,7 +163,11 @@ def _size(name: str, value: str | int) -> int:
     try:
         size = parse_bytes(value)
     except ValueError as error:
-        raise InputError(f"{name}: {error}", value=str(value)) from error
+        raise InputError(
+            f"{name}={value!r} is not a size",
+            value=str(value),
+            remedy=f'give {name} such as "64GiB"',
+        ) from error
     if size < 1:
         raise InputError(f"{name}={value!r} is nothing", remedy=f'give {name} such as "64GiB"')
     return size
