@@ -48,7 +48,7 @@ print(small, large, after - before, flush=True)
 # As the build's child ends: a thread of Arrow's that wants the interpreter while it goes aborts.
 os._exit(0)
 """
-LEAN = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_MMAP_THRESHOLD_": str(1 << 18)}
+LEAN = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_MMAP_THRESHOLD_": str(1 << 21)}
 
 
 def pairs(count: int) -> np.ndarray:

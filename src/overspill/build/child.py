@@ -31,15 +31,17 @@ from overspill.units import format_bytes
 _log = logging.getLogger("overspill")
 _STDERR_TAIL = 2000
 _END_TIMEOUT_S = 10.0
-# Threads of numeric libraries and malloc's arenas each keep memory of their own; a fixed mmap
-# threshold gives large buffers back to the system as soon as they are freed.
+# Threads of numeric libraries and malloc's arenas each keep memory of their own. With fixed
+# thresholds large buffers go back to the system as soon as they are freed, while those that Arrow
+# makes for each batch, 1 MiB a column, are used again: their faults took a fifth of its time.
 _LEAN = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_ARENA_MAX": "2",
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 18),
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 21),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 22),
 }
 
 
