@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import csv, parquet
 
 from benchmarks.build_peers import PEERS
 from benchmarks.command import main
@@ -27,14 +29,18 @@ from benchmarks.peers import peer
 from benchmarks.place import require_disk
 from overspill.linux.cache import drop_cache
 from overspill.linux.confine import MemoryGroup
+from overspill.linux.sequential import read_sequentially, write_sequentially
 
 DEFAULT_BYTES = 3_200_000_000
 OURS = "overspill"
 PLAIN = "the same bytes by plain sequential I/O"
+DEVICE = "the same bytes past the page cache"
 LIMIT_BYTES = 1 << 30
 EDGES_A_NODE = 10
 _PIECE = 1 << 20
+_PATTERN = bytes(range(256))
 _CHUNK_EDGES = 1 << 22
+_SCHEMA = pa.schema([("src", pa.int64()), ("dst", pa.int64())])
 # What ``overspill build`` does, and prints the build's own measurement of its peak.
 _CALL = (
     "import sys; from overspill.build import describe_build, run_build; print(run_build("
@@ -45,7 +51,7 @@ _CALL = (
 
 @contextmanager
 def opened(directory: Path, nbytes: int | None = None) -> Iterator[list[Case]]:
-    """Uniform and power-law edges from .npy, and the uniform ones from Parquet.
+    """Uniform and power-law edges from .npy, and the uniform ones from Parquet and CSV.
 
     Args:
         directory: On the disk to measure.
@@ -57,15 +63,17 @@ def opened(directory: Path, nbytes: int | None = None) -> Iterator[list[Case]]:
     edges = max(EDGES_A_NODE, (nbytes or DEFAULT_BYTES) // 16)
     nodes = max(1, edges // EDGES_A_NODE)
     place = directory / "overspill-benchmark-build"
-    require_disk(directory, 90 * edges)
+    require_disk(directory, 110 * edges)
     place.mkdir()
     try:
         uniform = write_edges(place / "uniform.npy", edges, nodes, uniform_ids)
         skewed = write_edges(place / "skewed.npy", edges, nodes, _skewed)
         parquet = _write_parquet(place / "uniform.parquet", uniform)
+        text = _write_csv(place / "uniform.csv", uniform)
         yield [
             _case(place, "npy", uniform, (edges, nodes), skewed=skewed),
             _case(place, "Parquet", parquet, (edges, nodes)),
+            _case(place, "CSV", text, (edges, nodes)),
         ]
     finally:
         shutil.rmtree(place)
@@ -163,18 +171,40 @@ def _resident(used: resource.struct_rusage) -> float:
 def plain_copy(place: Path, source: Path, spool: int, rows: int) -> Contender:
     """The source read, so many bytes set aside, read again, and as many as the rows written."""
     out = place / "out"
+
+    def act(_: object) -> None:
+        out.mkdir()
+        move_plainly(source, out, spool, rows)
+
+    return Contender(
+        name=PLAIN, before=partial(_cold, source), act=act, after=partial(_removed, out)
+    )
+
+
+def move_plainly(source: Path, out: Path, spool: int, rows: int) -> None:
+    """Move as many bytes as a build does, with sequential I/O, into a directory."""
+    aside = out / "aside"
+    _read(source)
+    _write(aside, spool)
+    drop_cache(aside)
+    _read(aside)
+    _write(out / "rows", rows)
+
+
+def device_copy(place: Path, source: Path, spool: int, rows: int) -> Contender:
+    """The same bytes past the page cache, several requests in flight: what the device can do."""
+    out = place / "out"
     aside = out / "aside"
 
     def act(_: object) -> None:
         out.mkdir()
-        _read(source)
-        _write(aside, spool)
-        drop_cache(aside)
-        _read(aside)
-        _write(out / "rows", rows)
+        read_sequentially(source)
+        write_sequentially(aside, spool, _PATTERN)
+        read_sequentially(aside)
+        write_sequentially(out / "rows", rows, _PATTERN)
 
     return Contender(
-        name=PLAIN, before=partial(_cold, source), act=act, after=partial(_removed, out)
+        name=DEVICE, before=partial(_cold, source), act=act, after=partial(_removed, out)
     )
 
 
@@ -238,16 +268,24 @@ def write_edges(path: Path, edges: int, nodes: int, draw: Draw) -> Path:
 
 
 def _write_parquet(path: Path, edges: Path) -> Path:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    held = np.load(edges, mmap_mode="r")
-    schema = pa.schema([("src", pa.int64()), ("dst", pa.int64())])
-    with parquet.ParquetWriter(path, schema) as writer:
-        for first in range(0, held.shape[1], _CHUNK_EDGES):
-            part = np.asarray(held[:, first : first + _CHUNK_EDGES])
-            writer.write_table(pa.table({"src": part[0], "dst": part[1]}))
+    with parquet.ParquetWriter(path, _SCHEMA) as writer:
+        for table in _tables(edges):
+            writer.write_table(table)
     return path
+
+
+def _write_csv(path: Path, edges: Path) -> Path:
+    with csv.CSVWriter(path, _SCHEMA) as writer:
+        for table in _tables(edges):
+            writer.write_table(table)
+    return path
+
+
+def _tables(edges: Path) -> Iterator[pa.Table]:
+    held = np.load(edges, mmap_mode="r")
+    for first in range(0, held.shape[1], _CHUNK_EDGES):
+        part = np.asarray(held[:, first : first + _CHUNK_EDGES])
+        yield pa.table({"src": part[0], "dst": part[1]})
 
 
 if __name__ == "__main__":

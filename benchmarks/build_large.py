@@ -1,7 +1,9 @@
-"""Building 500 million edges from .npy beside plain sequential I/O of the same bytes.
+"""Building 500 million edges from .npy beside sequential I/O of the same bytes.
 
-Ours runs under a hard memory limit of 1 GiB. Nothing else is compared: of this many edges, what
-sorts in memory needs more of it than most machines have.
+That is plain I/O, and I/O past the page cache, which is what the device can do: of this many bytes
+the cache alone makes plain I/O slower than a build. Ours runs under a hard memory limit of 1 GiB.
+Nothing else is compared: of this many edges, what sorts in memory needs more of it than most
+machines have.
 """
 
 from __future__ import annotations
@@ -13,9 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.build import (
+    DEVICE,
     EDGES_A_NODE,
     OURS,
-    PLAIN,
+    device_copy,
     limited_build,
     moved_bytes,
     plain_copy,
@@ -54,11 +57,12 @@ def opened(directory: Path, nbytes: int | None = None) -> Iterator[list[Case]]:
                 contenders=[
                     limited_build(place, OURS, source, edges=edges, nodes=nodes),
                     plain_copy(place, source, *moved),
+                    device_copy(place, source, *moved),
                 ],
                 baseline=OURS,
-                limit=PLAIN,
+                limit=DEVICE,
                 targets=[
-                    SpeedTarget(of=OURS, against=PLAIN, at_least=0.75),
+                    SpeedTarget(of=OURS, against=DEVICE, at_least=0.75),
                     Bound(of=OURS, figure="peak anonymous MiB", at_most=400),
                 ],
             )
