@@ -231,7 +231,7 @@ def test_more_machines_never_hold_more() -> None:
     ],
 )
 def test_a_faster_machine_builds_in_less_time(rate: str, resource: str) -> None:
-    faster = ONE.having("given", **{rate: 2.0})
+    faster = ONE.having("measured", **{rate: 2.0})
     slow, fast = planned(rates=ONE), planned(rates=faster)
     total = [sum(getattr(span, resource) for span in one.build) for one in (slow, fast)]
     assert total[1] < total[0]
@@ -298,6 +298,14 @@ def test_what_is_no_rate_is_refused(value: Any) -> None:
         ASSUMED.having("given", network=value)
     with pytest.raises(InputError, match="one of: cores"):
         ASSUMED.having("given", speed=1.0)
+
+
+@pytest.mark.parametrize("name", ["disk_read", "network", "transport"])
+def test_a_rate_of_bytes_that_lacks_its_unit_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name}=3 is 3 B a second.*1.0 MiB.*3GB"):
+        ASSUMED.having("given", **{name: 3})
+    assert getattr(ASSUMED.having("given", **{name: 1 << 20}), name).value == 1 << 20
+    assert ASSUMED.having("given", random_reads=3).random_reads.value == 3
 
 
 @pytest.mark.parametrize(

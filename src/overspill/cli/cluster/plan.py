@@ -131,7 +131,7 @@ def plan(
         rows_everywhere=rows_everywhere,
         num_neighbors=_fan_outs(num_neighbors),
         batch_size=batch_size,
-        seeds=None if seeds is None else int(_count(seeds, option="--seeds")),
+        seeds=_number(seeds, option="--seeds"),
         workers=workers,
         local_share=local_share,
     )

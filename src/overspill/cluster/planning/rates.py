@@ -7,13 +7,16 @@ down, and of the network the usual 10 Gbit/s.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Literal, get_args
 
 from overspill.errors import InputError
+from overspill.units import format_bytes
 
 Source = Literal["measured", "given", "assumed"]
+# Less is another unit that was meant: "3" for 3 GB.
+_LEAST_BYTES = 1 << 20
+_OF_BYTES = ("disk_write", "disk_read", "network", "transport", "checksum", "copy")
 
 
 @dataclass(frozen=True)
@@ -68,11 +71,19 @@ class Rates:
         """The same with some figures from another source; those that are None stay.
 
         Raises:
-            InputError: A name is none of these, or a value is not above 0.
+            InputError: A name is none of these, a value is not above 0, or less than 1 MiB a second
+                is given for what moves bytes.
         """
         held = {name: value for name, value in values.items() if value is not None}
         for name, value in held.items():
             _require_rate(name, value)
+            if source == "given" and name in _OF_BYTES and value < _LEAST_BYTES:
+                raise InputError(
+                    f"{name}={value:g} is {format_bytes(int(value))} a second, and no machine does "
+                    f"less than {format_bytes(_LEAST_BYTES)}",
+                    value=str(value),
+                    remedy='say the unit: such as "3GB", or 3e9',
+                )
         return replace(self, **{name: Rate(float(held[name]), source) for name in held})
 
     def by_source(self) -> dict[Source, list[str]]:
@@ -93,11 +104,6 @@ class Rates:
 
 
 ASSUMED: Rates = Rates()
-
-
-def rates_from(given: Mapping[str, float]) -> Rates:
-    """What is assumed, but for what is given (InputError as `Rates.having`)."""
-    return ASSUMED.having("given", **given)
 
 
 def _require_rate(name: str, value: float) -> None:

@@ -24,7 +24,7 @@ class PlanOptions(TypedDict, total=False):
     build_memory: str | int | None
     num_neighbors: Sequence[int]
     batch_size: int
-    seeds: int | None
+    seeds: float | None
     workers: int
     local_share: float | None
     shared_disk: bool
