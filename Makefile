@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.docs-installed
 
-.PHONY: demo test test-min check lint format docs bench fuzz setup clean
+.PHONY: demo test test-min test-newest newest check lint format docs bench fuzz setup clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)  ## set everything up and run the main job
@@ -38,6 +38,30 @@ $(MIN_VENV)/.installed: pyproject.toml constraints-min.txt
 	$(MIN_BIN)/python -m pip install --quiet --constraint constraints-min.txt --editable '.[pyg]' \
 		hypothesis protobuf pytest pytest-timeout pytest-xdist safetensors scipy
 	touch $@
+
+# Outside of CI: the newest version of everything that installs, and every test. What differs from
+# constraints.txt is listed first. Of torch the newest CPU build alone: what an index has later may
+# bring gigabytes of CUDA, and is refused.
+NEWEST_VENV ?= .venv-newest
+NEWEST_BIN := $(NEWEST_VENV)/bin
+NEWEST_TORCH ?= torch==2.13.0
+NEWEST_TESTS ?= tests
+test-newest: newest  ## run every test with the newest versions
+	PYTHONDONTWRITEBYTECODE= OMP_WAIT_POLICY=passive $(NEWEST_BIN)/python -m pytest \
+		--numprocesses $(TEST_WORKERS) --dist worksteal $(NEWEST_TESTS)
+
+# Never up to date: the newest is a matter of today. Lightning lies apart, as below.
+newest:
+	test -x $(NEWEST_BIN)/pip || $(PYTHON) -m venv $(NEWEST_VENV)
+	$(NEWEST_BIN)/python -m pip install --quiet '$(NEWEST_TORCH)'
+	$(NEWEST_BIN)/python -c 'import torch; assert torch.version.cuda is None, "not a CPU build"'
+	$(NEWEST_BIN)/python -m pip freeze | grep '^torch==' > $(NEWEST_VENV)/torch.txt
+	PIP_CONSTRAINT=$(NEWEST_VENV)/torch.txt $(NEWEST_BIN)/python -m pip install --quiet --upgrade \
+		--upgrade-strategy eager --editable '.[pyg,ray,dev]'
+	$(NEWEST_BIN)/python -m pip install --quiet --no-deps --upgrade --target $(NEWEST_VENV)/lightning \
+		lightning lightning-utilities pytorch-lightning torchmetrics
+	-$(NEWEST_BIN)/python -m pip freeze --exclude-editable \
+		| diff --ignore-case constraints.txt - | grep '^>'
 
 # One processor each: both are single threads.
 check: $(DOCS_STAMP)  ## lint and the documentation, side by side
@@ -87,4 +111,4 @@ $(DOCS_STAMP): $(STAMP)
 	touch $@
 
 clean:
-	rm -rf build/site $(VENV) $(MIN_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build/site $(VENV) $(MIN_VENV) $(NEWEST_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
