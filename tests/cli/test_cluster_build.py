@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import typer
 
+from overspill import cluster
 from overspill.build import Columns
 from overspill.cli.cluster.build import build, finalise, init, partition
 from overspill.cli.cluster.build_options import asked_for
 from overspill.cluster import build as build_call
 from overspill.cluster import init_build
+from overspill.cluster.building import nodes
 from typed_command import in_a_process as command
 
 GIVEN: dict[str, Any] = {
@@ -89,6 +91,18 @@ def test_the_stages_take_what_their_calls_take() -> None:
     assert set(inspect.signature(init_build).parameters) == (
         set(inspect.signature(build_call).parameters) - {"memory_limit"}
     )
+
+
+@pytest.mark.parametrize(
+    ("staged", "told"), [(True, "every split is staged"), (False, "all parts are built already")]
+)
+def test_partition_tells_what_there_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, staged: bool, told: str
+) -> None:
+    monkeypatch.setattr(nodes, "connect", lambda _: None)
+    monkeypatch.setattr(cluster, "partition_build", lambda *_, **__: staged)
+    partition("/parts", progress=False)
+    assert capsys.readouterr().out == f"/parts: {told}\n"
 
 
 def test_the_group_lists_its_verbs() -> None:

@@ -178,6 +178,7 @@ cluster.build(**asked, progress=follow)
             "differences": differences(place / "stopped", place / "stopped-whole"),
             "staged again": "partition" in seen,
             "same": again.identifier == same_build.identifier,
+            "to stage": cluster.partition_build(asked["out"]),
             "command": command.stdout or command.stderr,
         }
     )
@@ -229,6 +230,7 @@ def test_a_build_that_was_stopped_and_one_that_was_killed_go_on(found: dict[str,
     assert stopped["planned"] and stopped["killed"] == -9
     assert stopped["differences"] == []
     assert not stopped["staged again"] and stopped["same"]
+    assert stopped["to stage"] is False
 
 
 def test_the_command_tells_what_is_complete(found: dict[str, Any]) -> None:

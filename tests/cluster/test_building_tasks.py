@@ -12,9 +12,17 @@ from typing import Any
 
 import pytest
 
-from overspill.cluster.building.job import WORK_NAME, JobPlan, read_plan
-from overspill.cluster.building.looking import settle
+from overspill.cluster.building import seeing, standing
+from overspill.cluster.building.claims import claimed
+from overspill.cluster.building.finishing import Staged, finish_parts
+from overspill.cluster.building.job import WORK_NAME, JobPlan, publish_plan, read_plan
+from overspill.cluster.building.looking import Holding, settle
+from overspill.cluster.building.nodes import BuildMachine
+from overspill.cluster.building.parts import part_lock
+from overspill.cluster.building.publishing import tidy
 from overspill.cluster.building.request import request_build
+from overspill.cluster.building.seeing import Lookout
+from overspill.cluster.building.tasks import Task
 from overspill.errors import OutputDirError
 from overspill.storage.partition_manifest import PARTITION_NAME
 
@@ -25,8 +33,9 @@ import ray
 from ray.exceptions import WorkerCrashedError
 from clusters import LocalCluster, address_of, report
 from overspill.cluster.building import tasks
+from overspill.cluster.building.fetching import streamed
 from overspill.cluster.building.tasks import Task, run_tasks
-from overspill.errors import InputError, OverspillError
+from overspill.errors import InputError, OverspillError, StaleFileError
 
 tried, streams = Path(sys.argv[1]), []
 
@@ -49,9 +58,17 @@ def told(*some):
     except OverspillError as error:
         return f"{type(error).__name__}: {error}"
 
+def broken():
+    raise StaleFileError("/staged is gone")
+    yield
+
+def fetched(node, *, send):
+    return list(streamed(node, broken))
+
 here = (address_of(0),)
-with LocalCluster(1):
+with LocalCluster(1) as nodes:
     report(
+        fetched=told(Task(fetched, (nodes.node_id(0),), here, cpus=0)),
         once=told(Task(fetch, ("once", 1), here, cpus=0)),
         always=told(Task(fetch, ("always", 9), here, cpus=0)),
         fault=told(Task(plain, (), here, cpus=0)),
@@ -87,6 +104,11 @@ def test_a_task_whose_source_was_lost_is_tried_again(found: dict[str, Any]) -> N
 def test_the_same_error_of_several_machines_is_told_once(found: dict[str, Any]) -> None:
     assert found["refused"] == "InputError: machine 127.0.0.2: no"
     assert found["untaken"] == 0  # Ray prints errors that nobody takes, with their tracebacks
+
+
+def test_what_another_machine_refused_names_it(found: dict[str, Any]) -> None:
+    told = "StaleFileError: machine 127.0.0.2: from machine 127.0.0.2: /staged is gone"
+    assert found["fetched"] == told
 
 
 @pytest.fixture
@@ -125,3 +147,57 @@ def test_no_plan_goes_where_another_run_ended_meanwhile(plan: JobPlan) -> None:
     with pytest.raises(OutputDirError, match="taken meanwhile"):
         settle(plan, plan.out, "token", send=lambda _: None)
     assert read_plan(Path(plan.out)) is None
+
+
+def test_a_part_is_built_by_one_run_at_a_time(plan: JobPlan) -> None:
+    lock = plan.work / part_lock(0)
+    nothing = Staged(0, {}, {})
+    with (
+        claimed(lock, "building"),
+        pytest.raises(OutputDirError, match=r"another run is building .*part-00000"),
+    ):
+        finish_parts(plan, (0,), nothing, (None, 1), send=lambda _: None)
+    with claimed(lock, "building"):  # the one that was refused has let go
+        pass
+    publish_plan(plan)
+    tidy(plan, send=lambda _: None)
+    assert not Path(plan.out).exists()
+
+
+def here(tasks: list[Task]) -> list[Any]:
+    return [task.act(*task.arguments, send=lambda _: None) for task in tasks]
+
+
+def test_a_plan_made_while_another_one_is_made_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machines = [BuildMachine(f"10.0.0.{n}", f"node{n}", 1) for n in range(2)]
+    lookout = Lookout(str(tmp_path / "out"), machines)
+    monkeypatch.setattr(seeing, "run_tasks", here)
+    assert lookout.look([])[1] == (0, 0)  # one disk
+
+    def disturbed(tasks: list[Task]) -> list[Any]:
+        told = here(tasks)
+        for token in (tmp_path / "out" / WORK_NAME).iterdir():  # the other run settles
+            token.unlink()
+        return told
+
+    monkeypatch.setattr(seeing, "run_tasks", disturbed)
+    with pytest.raises(OutputDirError, match=r"plans a build in .*out at the same time"):
+        lookout.look([])
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_two_builds_under_one_path_are_told_apart(
+    plan: JobPlan, monkeypatch: pytest.MonkeyPatch, *, finished: bool
+) -> None:
+    other = replace(plan, identifier="b" * 32)
+    second = Holding(None, other, {}) if finished else Holding(other, None, {})  # type: ignore[arg-type] # only its name counts
+    held = [Holding(plan, None, {}), Holding(None, None, {}), second]
+    machines = [BuildMachine(f"10.0.0.{n}", f"node{n}", 1) for n in range(3)]
+    monkeypatch.setattr(standing, "alive_machines", lambda: machines)
+    monkeypatch.setattr(standing, "run_tasks", lambda _: held)
+    with pytest.raises(OutputDirError, match=r"on machine 10\.0\.0\.0 .* on machine 10\.0\.0\.2"):
+        standing.Standing.of(plan.out)
+    held[2] = held[0]
+    assert len(standing.holdings_of(plan.out)) == 3

@@ -114,8 +114,9 @@ def partition(
     from overspill.cluster import partition_build
 
     with _bars(address, progress) as bars:
-        partition_build(out, memory_limit=_limit(memory_limit), progress=bars.follow_build)
-    say(f"{harmless(out)}: every split is staged")
+        staged = partition_build(out, memory_limit=_limit(memory_limit), progress=bars.follow_build)
+    told = "every split is staged" if staged else "all parts are built already"
+    say(f"{harmless(out)}: {told}")
 
 
 def finalise(

@@ -171,7 +171,7 @@ def init_build(  # noqa: PLR0913 (as `build`)
 
 def partition_build(
     out: str | Path, *, memory_limit: str | int | None = None, progress: Listener = False
-) -> None:
+) -> bool:
     """The second stage of `build`: read every split of the input once, and stage it for its owners.
 
     A split is done by one task on a machine that has its files, one a processor that Ray may give
@@ -183,16 +183,19 @@ def partition_build(
         memory_limit: As in `build`.
         progress: As in `build`.
 
+    Returns:
+        Whether every split is staged now; False where all parts are built already.
+
     Raises:
         InputError: There is no plan, or an input is wrong, or was changed since.
+        OutputDirError: Machines have different builds there, or another run stages.
         DiskRefusedError: A machine's disk refused; names the machine.
         ClusterError: As in `build`.
     """
     connect()
     with event_listener(progress) as send:
         standing = Standing.of(out)
-        if standing is not None:
-            standing.stage(_limit(memory_limit), Progress(send))
+        return standing is not None and standing.stage(_limit(memory_limit), Progress(send))
 
 
 def finalise_build(
@@ -214,6 +217,7 @@ def finalise_build(
 
     Raises:
         InputError: There is no plan, or not everything is staged.
+        OutputDirError: Machines have different builds there, or another run builds a part.
         DiskRefusedError: A machine's disk refused; names the machine.
         NoRoomError: A part does not fit the memory that its machine may use.
         ClusterError: As in `build`.

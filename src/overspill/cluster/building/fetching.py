@@ -18,6 +18,7 @@ from ray.exceptions import RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from overspill.build.passes.spool import ScratchFile
+from overspill.cluster.survey import this_address
 from overspill.errors import OverspillError, StaleFileError
 from overspill.storage.arrays import open_regular
 
@@ -60,6 +61,9 @@ def streamed(node_id: str, make: Any, *arguments: Any) -> Iterator[npt.NDArray[A
         node_id: Ray's name of the machine.
         make: A function of a module that gives an iterator of arrays.
         *arguments: Of it; small.
+
+    Raises:
+        OverspillError: What the function raised there; names the machine.
     """
     where = NodeAffinitySchedulingStrategy(node_id, soft=False)
     remote: Any = _stream.options(
@@ -79,7 +83,13 @@ def streamed(node_id: str, make: Any, *arguments: Any) -> Iterator[npt.NDArray[A
 
 @ray.remote(max_retries=0)
 def _stream(make: Any, arguments: tuple[Any, ...]) -> Iterator[npt.NDArray[Any]]:
-    yield from make(*arguments)
+    try:
+        yield from make(*arguments)
+    except OverspillError as error:
+        # Whoever asked puts its own machine's name before it.
+        error.message = f"from machine {this_address()}: {error.message}"
+        error.args = (error.message,)
+        raise
 
 
 def _blocks(path: str, nbytes: int) -> Iterator[npt.NDArray[np.uint8]]:

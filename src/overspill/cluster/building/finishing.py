@@ -26,9 +26,15 @@ from overspill.build.part_spec import (
 from overspill.build.parting.split_spec import SplitReport, edge_file, row_file
 from overspill.build.spec import EdgeName, NodeSpec
 from overspill.cluster.building.arrays import part_rows, ready_array
+from overspill.cluster.building.claims import claimed
 from overspill.cluster.building.fetching import fetch_file, streamed
 from overspill.cluster.building.job import ArrayPlace, JobPlan, not_up
-from overspill.cluster.building.parts import FinishedPart, array_file, finished_part
+from overspill.cluster.building.parts import (
+    FinishedPart,
+    array_file,
+    finished_part,
+    part_lock,
+)
 from overspill.errors import OutputDirError
 from overspill.storage.records import payload_bytes
 
@@ -68,23 +74,24 @@ def finish_parts(
         send: Called with the edges of all that are done.
 
     Raises:
-        OutputDirError: A part's directory holds something else.
+        OutputDirError: A part's directory holds something else, or another run builds the part.
         DiskRefusedError: The disk refused; the same stage goes on once there is room.
         StaleFileError: What was staged is gone, or was changed.
     """
     found, done = [], 0.0
     for part in parts:
-        held = finished_part(plan, part)
-        if held is None:
-            building = _Part(plan, part, staged)
-            building.build(limits, partial(_add, send, done))
+        place = plan.part_directory(part)
+        with claimed(plan.work / part_lock(part), f"building {place}"):
             held = finished_part(plan, part)
-            building.drop_fetched()
+            if held is None:
+                building = _Part(plan, part, staged)
+                building.build(limits, partial(_add, send, done))
+                held = finished_part(plan, part)
+                building.drop_fetched()
         if held is None:
-            gone = plan.part_directory(part)
             raise OutputDirError(
-                f"{gone} was removed while it was built",
-                path=str(gone),
+                f"{place} was removed while it was built",
+                path=str(place),
                 remedy="leave it alone; the same call or command builds the part again",
             )
         found.append(held)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from overspill.cluster.building.job import JobPlan
+from overspill.cluster.building.job import JobPlan, part_name
 from overspill.errors import OutputDirError
 from overspill.storage.manifest import MANIFEST_NAME, read_manifest
 
@@ -47,6 +47,11 @@ def finished_part(plan: JobPlan, part: int) -> FinishedPart | None:
     )
 
 
+def part_lock(part: int) -> str:
+    """The file that whoever builds a part holds locked."""
+    return f"{part_name(part)}.lock"
+
+
 def array_file(part: int, name: str, array: str) -> str:
     """Where a part's node array is made before the part takes it."""
-    return f"part-{part:05d}.{name}.{array}.safetensors"
+    return f"{part_name(part)}.{name}.{array}.safetensors"

@@ -11,7 +11,7 @@ from overspill import __version__
 from overspill.build.parting.books import book_path, write_book
 from overspill.build.parting.split_spec import OwnersSpec, edge_file, row_file
 from overspill.cluster.building.job import PLAN_NAME, JobPlan, part_name
-from overspill.cluster.building.parts import FinishedPart, array_file
+from overspill.cluster.building.parts import FinishedPart, array_file, part_lock
 from overspill.cluster.building.staging import DONE_NAME, LOCK_NAME
 from overspill.errors import DiskRefusedError
 from overspill.storage.arrays import partial_path
@@ -93,6 +93,7 @@ def _staged(plan: JobPlan) -> Iterator[Path]:
         yield place / DONE_NAME
         yield place / LOCK_NAME
     for part in range(plan.num_parts):
+        yield plan.work / part_lock(part)
         for name, arrays in plan.node_arrays.items():
             for array in arrays:
                 path = plan.work / array_file(part, name, array)

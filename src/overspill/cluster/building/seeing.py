@@ -13,7 +13,7 @@ from overspill.cluster.building.looking import Sight
 from overspill.cluster.building.nodes import BuildMachine
 from overspill.cluster.building.request import Given
 from overspill.cluster.building.tasks import Task, run_tasks
-from overspill.errors import InputError
+from overspill.errors import InputError, OutputDirError
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Lookout:
 
         Raises:
             InputError: A pattern names a machine that is not there.
-            OutputDirError: A machine's directory holds something else.
+            OutputDirError: A machine's directory holds something else, or another run is at it.
         """
         for given in patterns:
             if given.address is not None and given.address not in self.addresses:
@@ -67,6 +67,12 @@ class Lookout:
             ]
         )
         seen = self._on_each([(looking.see, (self._out, self._tokens))] * len(self.machines))
+        if not all(any(shared) for shared in seen):
+            raise OutputDirError(
+                f"another run plans a build in {self._out} at the same time",
+                path=self._out,
+                remedy="wait for it to end; the same call or command then goes on",
+            )
         return sights, tuple(shared.index(True) for shared in seen)
 
     def settle(self, plan: JobPlan) -> None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from overspill.build.directory import unwritable
 from overspill.build.parting.split_spec import SplitReport
 from overspill.build.parting.stage_split import stage_split
 from overspill.build.parting.staged_edges import warm_staging
+from overspill.cluster.building.claims import claimed
 from overspill.cluster.building.job import JobPlan, PlannedSplit
 from overspill.cluster.building.parts import FinishedPart, finished_part
-from overspill.errors import FormatError, OutputDirError, UnavailableError
+from overspill.errors import FormatError, UnavailableError
 from overspill.kernels.jit import leave_out_linear_algebra
 from overspill.linux.cgroups import available_memory_bytes
-from overspill.linux.locks import lock_exclusive
 from overspill.storage.json_files import not_understood, parse_document, publish_json
 
 DONE_NAME = "done.json"
@@ -50,11 +47,7 @@ def stage(directory: str, split: PlannedSplit, *, send: Callable[[float], None])
         OutputDirError: Another run stages the same split.
     """
     place = Path(directory)
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise unwritable(place, error) from error
-    with _claimed(place):
+    with claimed(place / LOCK_NAME, f"staging into {place}"):
         found = read_report(place, split.spec.plan)
         if found is not None:
             return found
@@ -108,25 +101,6 @@ def read_report(place: Path, plan: str) -> SplitReport | None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise not_understood(path, error) from error
     return report if report.plan == plan else None
-
-
-@contextmanager
-def _claimed(place: Path) -> Iterator[None]:
-    """Keep other runs out of a split's directory; a lock that goes with its process."""
-    try:
-        fd = os.open(place / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise unwritable(place, error) from error
-    try:
-        if not lock_exclusive(fd, blocking=False):
-            raise OutputDirError(
-                f"another run is staging into {place}",
-                path=str(place),
-                remedy="wait for it to end, or end it; the same call or command then goes on",
-            )
-        yield
-    finally:
-        os.close(fd)
 
 
 def available_bytes() -> int | None:

@@ -17,7 +17,7 @@ from overspill.cluster.building.parts import FinishedPart
 from overspill.cluster.building.publishing import publish, tidy
 from overspill.cluster.building.staging import Survey, stage, survey
 from overspill.cluster.building.tasks import Task, run_tasks
-from overspill.errors import InputError
+from overspill.errors import InputError, OutputDirError
 from overspill.linux.paths import require_path
 
 
@@ -62,14 +62,14 @@ class Standing:
             found |= one.parts
         return found
 
-    def stage(self, limit_bytes: int | None, progress: Progress) -> None:
-        """Stage the splits that are not."""
+    def stage(self, limit_bytes: int | None, progress: Progress) -> bool:
+        """Stage the splits that are not; False where every part is finished without them."""
         plan, staged = self.plan, self._staged()
         if len(self._finished()) == plan.num_parts:
-            return
+            return False
         missing = [split for split in plan.splits if split.spec.number not in staged]
         if not missing:
-            return
+            return True
         total = sum(split.nbytes for split in plan.splits)
         before = total - sum(split.nbytes for split in missing)
         progress.begin("partition", total, "B")
@@ -87,6 +87,7 @@ class Standing:
             on_progress=lambda done: progress.reach(before + int(done)),
         )
         progress.end()
+        return True
 
     def _most(self, limit_bytes: int | None) -> Callable[[str], int]:
         """How many splits may be staged at a time on each machine."""
@@ -177,8 +178,30 @@ class Standing:
 
 
 def holdings_of(out: str | Path) -> dict[str, Holding]:
-    """What each machine that is up has of a build, by address."""
+    """What each machine that is up has of a build, by address.
+
+    Raises:
+        OutputDirError: One machine has another build than another has.
+    """
     place = str(Path.cwd() / Path(require_path(out)).expanduser())
     addresses = [machine.address for machine in alive_machines()]
     tasks = [Task(held, (place,), (address,), cpus=0) for address in addresses]
-    return dict(zip(addresses, run_tasks(tasks), strict=True))
+    found = dict(zip(addresses, run_tasks(tasks), strict=True))
+    _require_one_build(place, found)
+    return found
+
+
+def _require_one_build(out: str, holdings: Mapping[str, Holding]) -> None:
+    holders: dict[str, str] = {}
+    for address, holding in holdings.items():
+        for one in (holding.plan, holding.finished):
+            if one is not None:
+                holders.setdefault(one.identifier, address)
+    if len(holders) > 1:
+        (one_build, first), (other, second), *_ = holders.items()
+        raise OutputDirError(
+            f"{out} holds one build on machine {first} and another one on machine {second}: "
+            f"{one_build} and {other}",
+            path=out,
+            remedy="remove the directory where the build is that is not meant",
+        )
