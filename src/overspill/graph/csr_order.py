@@ -15,9 +15,9 @@ from overspill.kernels.radix import (
     pack_records,
     place_columns,
     place_numbered,
-    place_packed,
     sort_by_digit,
     start_rows,
+    unpack_columns,
     unpack_records,
 )
 
@@ -58,8 +58,10 @@ class BucketOrder:
         start_rows(rows, ends)
         if self._sort and self._packed:
             records = self._records[0, : len(columns)]
-            pack_records(columns, rows, records)
-            place_packed(self._sorted(records), ends, out)
+            pack_records(rows, columns, records)
+            records.sort()  # vectorised: three quarters of what digits and a placing take
+            unpack_columns(records, out)
+            _end_rows(ends, len(columns))
             return
         place_columns(rows, columns, ends, out)
         if self._sort:
@@ -77,8 +79,7 @@ class BucketOrder:
         keys = (columns, rows) if self._sort else (rows,)
         order[:] = np.lexsort(keys)
         np.take(columns, order, out=out)
-        ends[:-1] = ends[1:]
-        ends[-1] = len(columns)
+        _end_rows(ends, len(columns))
         return order
 
     def by_column(self, columns: Array, out: Array) -> Ids:
@@ -107,6 +108,12 @@ class BucketOrder:
             sort_by_digit(records, 32 + number * bits, self._counts[: 1 << bits], other)
             records, other = other, records
         return records
+
+
+def _end_rows(ends: Ids, count: int) -> None:
+    """Where each row ends, from where each starts."""
+    ends[:-1] = ends[1:]
+    ends[-1] = count
 
 
 def _sort_rows(ends: Ids, columns: Array) -> None:

@@ -4,7 +4,8 @@ Bottleneck: memory bandwidth and address translation. Algorithm: a table leads f
 bucket; an edge goes to its bucket's staged line, which is written to its place when it is full
 (software write combining), so that a pass over the edges makes whole-line writes to a few hundred
 streams. A bucket's edges then fit the second-level cache: they are ordered by counting sort, by
-row alone or by least significant digits of the column first. Everything is stable.
+row alone, or, where each has something beside it, by least significant digits of the column first;
+else packed records are sorted as they are. Everything is stable.
 
 Limits: some thousand buckets; columns below 2**32 where records are packed.
 """
@@ -206,11 +207,11 @@ def place_columns(
 
 
 @kernel
-def pack_records(columns: npt.NDArray[Any], lows: npt.NDArray[Any], records: Records) -> None:
-    """Pack each column, below 2**32, above a number below 2**32 of its own."""
+def pack_records(rows: npt.NDArray[Any], columns: npt.NDArray[Any], records: Records) -> None:
+    """Pack each row, below 2**32, above its column, below 2**32."""
     for position in range(columns.shape[0]):
-        high = np.uint64(columns[position]) << np.uint64(32)
-        records[position] = high | np.uint64(lows[position])
+        high = np.uint64(rows[position]) << np.uint64(32)
+        records[position] = high | np.uint64(columns[position])
 
 
 @kernel
@@ -250,15 +251,11 @@ def sort_by_digit(records: Records, shift: int, counts: Ids, out: Records) -> No
 
 
 @kernel
-def place_packed(records: Records, ends: Ids, out: npt.NDArray[Any]) -> None:
-    """Counting sort of records of column and row by row; arguments as in `place_columns`."""
+def unpack_columns(records: Records, out: npt.NDArray[Any]) -> None:
+    """Take the low half of each record."""
     mask = np.uint64(0xFFFFFFFF)
     for position in range(records.shape[0]):
-        record = records[position]
-        row = record & mask
-        at = ends[row]
-        out[at] = record >> np.uint64(32)
-        ends[row] = at + 1
+        out[position] = records[position] & mask
 
 
 @kernel
