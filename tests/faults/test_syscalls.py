@@ -265,6 +265,8 @@ def test_preparing_fails_at_each_step(
             ov.prepare_spill_dir()
     assert failing.failed
     assert caught.value.errno == number and caught.value.remedy
+    if number == errno.ENOSPC:  # to which a directory that can be written is no remedy
+        assert type(caught.value) is DiskRefusedError and "free space" in caught.value.remedy
     assert open_descriptors() == before
     assert list(spill_dir.iterdir()) == []
     assert ov.prepare_spill_dir() is not None

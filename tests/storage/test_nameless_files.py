@@ -208,6 +208,8 @@ def test_a_directory_that_was_removed_is_an_error_and_then_made_again(spill_dir:
         (errno.ENFILE, DiskRefusedError),
         (errno.EACCES, SpillDirError),
         (errno.EROFS, SpillDirError),
+        (errno.ENOSPC, DiskRefusedError),
+        (errno.EDQUOT, DiskRefusedError),
     ],
 )
 def test_what_the_system_refuses_is_a_named_error(

@@ -6,7 +6,7 @@ import errno
 import os
 from pathlib import Path
 
-from overspill.errors import SpillDirError, UnavailableError
+from overspill.errors import DiskRefusedError, SpillDirError, UnavailableError
 from overspill.linux.mounts import (
     filesystem_type,
     is_copy_on_write,
@@ -16,6 +16,7 @@ from overspill.linux.mounts import (
 from overspill.linux.paths import printable
 
 _ELSEWHERE = "set OVERSPILL_DIR to a directory on a local disk (ext4, xfs)"
+_FULL = {errno.ENOSPC: "free space, and inodes, on this disk", errno.EDQUOT: "raise the disk quota"}
 
 
 def require_spill_dir(spill_dir: Path, *, allow_cow_disk: bool = False) -> None:
@@ -30,6 +31,7 @@ def require_spill_dir(spill_dir: Path, *, allow_cow_disk: bool = False) -> None:
     Raises:
         SpillDirError: It is a file, is memory in disguise, is copy-on-write, or cannot be made
             or written; the message says which, and what to do.
+        DiskRefusedError: The disk is full.
     """
     # Before anything is made: a refused directory must not have been created on the way.
     require_disk(spill_dir, allow_cow_disk=allow_cow_disk)
@@ -39,9 +41,16 @@ def require_spill_dir(spill_dir: Path, *, allow_cow_disk: bool = False) -> None:
         raise unusable(error, spill_dir) from error
 
 
-def unusable(error: OSError, spill_dir: Path) -> SpillDirError:
+def unusable(error: OSError, spill_dir: Path) -> SpillDirError | DiskRefusedError:
     """The error for a spill directory in which a system call failed."""
     number = error.errno or errno.EIO
+    if number in _FULL:  # for now: the directory itself is as good as ever
+        return DiskRefusedError(
+            f"nothing can be made in the spill directory {spill_dir}: {os.strerror(number)}",
+            path=str(spill_dir),
+            errno=number,
+            remedy=f"{_FULL[number]}, or {_ELSEWHERE} with room",
+        )
     what = "is a file" if number in (errno.EEXIST, errno.ENOTDIR) else os.strerror(number)
     return SpillDirError(
         f"the spill directory {spill_dir} cannot be used: {what}",
