@@ -20,9 +20,11 @@ import pytest
 
 from naive import read_built, require_naive
 from overspill.build import describe_build, run_build
+from overspill.build.__main__ import PARENT_GONE
 from overspill.build.child import plan_only
 from overspill.build.describe import Columns
 from overspill.build.directory import MARKER_NAME
+from overspill.build.journal import finished_steps
 from overspill.build.wire import decode_error, encode_error, name_error
 from overspill.errors import (
     BuildFailedError,
@@ -301,6 +303,27 @@ def test_a_killed_parent_takes_its_build_with_it(tmp_path: Path, also: str) -> N
     assert (tmp_path / "out" / MARKER_NAME).exists()
     with pytest.raises(FormatError):
         read_manifest(tmp_path / "out")
+
+
+def test_a_process_that_nobody_hears_ends_and_undoes_nothing(
+    tmp_path: Path, run_python: Callable[..., Any]
+) -> None:
+    script = """
+    import os, sys
+    from overspill.build.__main__ import _sender
+    from overspill.build.directory import BuildDirectory
+
+    reading, writing = os.pipe()
+    send = _sender(os.fdopen(writing, "w"))
+    with BuildDirectory(sys.argv[1]) as directory:
+        directory.finish("one", 1)
+        send({"event": "progress"})
+        os.close(reading)
+        send({"event": "progress"})
+    """
+    found = run_python(script, arguments=[tmp_path / "out"])
+    assert found.returncode == PARENT_GONE, found.stderr
+    assert finished_steps(tmp_path / "out") == 1
 
 
 def test_a_script_on_stdin_without_a_main_guard(tmp_path: Path, edges: Path) -> None:

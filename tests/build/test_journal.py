@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from overspill.build import journal
 from overspill.build.directory import MARKER_NAME, BuildDirectory
 from overspill.errors import OutputDirError
 from overspill.storage.manifest import Manifest
@@ -136,3 +137,18 @@ def test_a_directory_whose_parent_cannot_be_read(
     with BuildDirectory(tmp_path / "out") as directory:
         directory.publish(Manifest("0" * 32, {}, {}))
     assert found == {str(tmp_path / "out")}
+
+
+def test_a_marker_that_went_while_it_was_locked_is_another_builds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = tmp_path / MARKER_NAME
+
+    def lock(*_: object, **__: object) -> bool:
+        marker.unlink()  # whoever had the lock has published
+        return True
+
+    monkeypatch.setattr(journal, "lock_exclusive", lock)
+    with pytest.raises(OutputDirError, match="another build is writing"), BuildDirectory(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == []

@@ -130,8 +130,12 @@ def _take_stdout() -> TextIO:
 
 def _sender(events: TextIO) -> Callable[[Event], None]:
     def send(event: Event) -> None:
-        events.write(json.dumps(event) + "\n")
-        events.flush()
+        try:
+            events.write(json.dumps(event) + "\n")
+            events.flush()
+        except BrokenPipeError:
+            # As `_end_with_parent`, which may come too late: an error would undo finished steps.
+            os._exit(PARENT_GONE)
 
     return send
 

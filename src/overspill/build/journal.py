@@ -148,8 +148,9 @@ def lock_marker(marker: Path) -> int:
     fd = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         # The inode is compared after locking: the build that held the lock may have removed it.
-        if lock_exclusive(fd, blocking=False) and os.path.samestat(os.fstat(fd), marker.stat()):
-            return fd
+        with suppress(FileNotFoundError):
+            if lock_exclusive(fd, blocking=False) and os.path.samestat(os.fstat(fd), marker.stat()):
+                return fd
     except BaseException:
         os.close(fd)
         raise
