@@ -19,8 +19,9 @@ from overspill.cli.doctor import measure as measuring
 from overspill.cli.doctor.diagnosis import diagnose
 from overspill.cli.doctor.finding import Finding, Remedy
 from overspill.cli.doctor.machine import Machine
-from overspill.cli.doctor.show import print_findings
+from overspill.cli.doctor.show import as_json, print_findings
 from overspill.cli.doctor.verb import doctor
+from overspill.linux.cgroups import TaskUse
 
 # A default container with an old torch: what the screen is for.
 ILL = machine(
@@ -190,6 +191,13 @@ def test_facts_of_a_bare_machine() -> None:
     assert "unlimited open files" in text
     assert "/spill (OVERSPILL_DIR, to be made): ext4, 600.0 GiB free of 1000.0 GiB" in text
     assert "torch 2.13.0+cpu, torch_geometric none" in text
+
+
+def test_a_limit_on_processes_is_told_where_there_is_one() -> None:
+    limited = machine(tasks=TaskUse(path="/g", count=61, limit=2048))
+    assert "mappings, 61 of 2,048 processes and threads" in " ".join(shown(limited, 100))
+    assert "threads" not in " ".join(shown(WELL, 100))
+    assert as_json(limited, [])["machine"]["tasks"] == {"path": "/g", "count": 61, "limit": 2048}
 
 
 def test_a_name_cannot_command_the_terminal() -> None:

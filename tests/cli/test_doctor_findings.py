@@ -13,6 +13,7 @@ from overspill.cli.doctor.diagnosis import diagnose
 from overspill.cli.doctor.disk import disk_findings
 from overspill.cli.doctor.finding import Finding
 from overspill.cli.doctor.memory import memory_findings, shm_findings
+from overspill.linux.cgroups import TaskUse
 from overspill.settings import Settings
 
 V1_GROUP = "/sys/fs/cgroup/memory/job"
@@ -327,6 +328,30 @@ ROWS: list[tuple[dict[str, Any], str, str, str]] = [
         "export OMP_NUM_THREADS=1",
     ),
     (
+        {"tasks": TaskUse(path="/sys/fs/cgroup/job", count=961, limit=1024)},
+        "limits problem",
+        "63 more processes and threads can be started, of 1,024",
+        "echo 8192 | sudo tee /sys/fs/cgroup/job/pids.max",
+    ),
+    (
+        {"tasks": TaskUse(path="/sys/fs/cgroup/user.slice", count=5000, limit=5000)},
+        "limits problem",
+        "0 more processes",
+        "sudo systemctl set-property user.slice TasksMax=10000",
+    ),
+    (
+        {"tasks": TaskUse(path="/g", count=1, limit=512), "surroundings": "podman"},
+        "limits advice",
+        "511 more",
+        "podman run --pids-limit=8192 IMAGE",
+    ),
+    (
+        {"tasks": TaskUse(path="/g", count=1, limit=512), "surroundings": "kubernetes"},
+        "limits advice",
+        "511 more",
+        "podPidsLimit: 8192  # the node's KubeletConfiguration",
+    ),
+    (
         {"fetch_method": "fadvise"},
         "kernel advice",
         "asked for by fadvise",
@@ -393,6 +418,7 @@ def test_what_is_wrong_is_found_alone(
         {"limits": {"open_files": 4096}},
         {"limits": {"open_files": None, "mappings": None, "overcommit": None}},
         {"limits": {"overcommit": 1}},
+        {"tasks": TaskUse(path="/g", count=512, limit=1024)},
     ],
 )
 def test_what_is_well_is_not_found(parts: dict[str, Any]) -> None:

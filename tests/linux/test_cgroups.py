@@ -12,8 +12,10 @@ import pytest
 from overspill.errors import UnavailableError
 from overspill.linux import cgroups
 from overspill.linux.cgroups import (
+    TaskUse,
     available_memory_bytes,
     binding_memory_group,
+    binding_task_group,
     cpu_quota,
     kill_count,
     memory_groups,
@@ -293,6 +295,40 @@ def test_v1_cpu_quota(system: FakeSystem, quota: int, expected: float | None) ->
     (group / "cpu.cfs_quota_us").write_text(f"{quota}\n")
     (group / "cpu.cfs_period_us").write_text("100000\n")
     assert cpu_quota(system.proc) == expected
+
+
+def set_tasks(group: Path, limit: object, count: int) -> None:
+    group.mkdir(parents=True, exist_ok=True)
+    (group / "pids.max").write_text(f"{limit}\n")
+    (group / "pids.current").write_text(f"{count}\n")
+
+
+def test_the_group_with_the_fewest_processes_left_binds(system: FakeSystem) -> None:
+    system.groups = ["0::/a/b"]
+    root = system.mount("cgroup", "cgroup2")
+    set_tasks(root / "a/b", 1000, 10)
+    assert binding_task_group(system.proc) == TaskUse(path=str(root / "a/b"), count=10, limit=1000)
+    set_tasks(root / "a", 1200, 1150)  # more, and most of them taken by its other groups
+    held = binding_task_group(system.proc)
+    assert held is not None and (held.path, held.left) == (str(root / "a"), 50)
+    set_tasks(root / "a", 1200, 1300)  # the limit was lowered
+    held = binding_task_group(system.proc)
+    assert held is not None and held.left == 0
+
+
+def test_processes_of_a_v1_group(system: FakeSystem) -> None:
+    system.groups = ["7:pids:/docker/a", "4:memory:/elsewhere"]
+    root = system.mount("pids", "cgroup", options="rw,pids")
+    set_tasks(root / "docker/a", 64, 60)
+    held = binding_task_group(system.proc)
+    assert held is not None and (held.limit, held.left) == (64, 4)
+
+
+def test_without_a_limit_on_processes(system: FakeSystem) -> None:
+    assert binding_task_group(system.proc) is None
+    system.groups = ["0::/a"]
+    set_tasks(system.mount("cgroup", "cgroup2") / "a", "max", 60)
+    assert binding_task_group(system.proc) is None
 
 
 @pytest.mark.parametrize(

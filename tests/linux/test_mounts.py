@@ -13,6 +13,7 @@ from capabilities import requires
 from overspill.errors import UnavailableError
 from overspill.linux import mounts
 from overspill.linux.mounts import (
+    backing_directory,
     filesystem_type,
     free_disk_bytes,
     has_local_locks,
@@ -159,11 +160,13 @@ def test_an_overlay_whose_upper_directory_is_out_of_sight_counts_as_ordinary(
         line(901, merged, "overlay", f"rw,lowerdir=/l,upperdir={escaped},workdir=/w"),
     )
     assert is_copy_on_write(merged, proc=proc) is copy_on_write
+    assert backing_directory(merged / "x", proc=proc) == (upper if seen else merged)
 
 
 def test_an_overlay_upon_itself_ends(tmp_path: Path) -> None:
     proc = fake_proc(tmp_path, line(900, "/", "overlay", f"rw,upperdir={tmp_path}"))
     assert not is_copy_on_write(tmp_path, proc=proc)
+    assert backing_directory(tmp_path, proc=proc) == tmp_path
 
 
 def test_names_are_unescaped(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from capabilities import requires
+from overspill.errors import UnavailableError
 from overspill.linux.read_ahead import ReadAhead, read_ahead
 
 
@@ -39,6 +41,34 @@ def test_of_a_whole_disk_it_is_its_own(fake: Path, tmp_path: Path) -> None:
     set_window(fake / "block" / "disk", "128\n")
     own = set_window(fake / "block" / "disk" / "disk1", "4096\n")
     assert read_ahead(tmp_path, sys=fake) == ReadAhead(4 << 20, str(own))
+
+
+@requires("private_mount")
+def test_of_an_overlay_it_is_that_of_the_disk_below(fake: Path, tmp_path: Path) -> None:
+    setting = set_window(fake / "block" / "disk", "256\n")
+    lower, upper, work, merged = (tmp_path / name for name in ("lower", "upper", "work", "merged"))
+    for place in (lower, upper, work, merged):
+        place.mkdir()
+    options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+    if os.system(f"mount -t overlay -o {options} overlay {merged}") != 0:
+        pytest.skip("no overlay file system here")
+    try:
+        assert merged.stat().st_dev != tmp_path.stat().st_dev
+        assert read_ahead(merged / "x", sys=fake) == ReadAhead(256 << 10, str(setting))
+    finally:
+        assert os.system(f"umount {merged}") == 0
+
+
+def test_of_a_file_system_that_cannot_be_asked_it_is_none(
+    fake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_window(fake / "block" / "disk", "256\n")
+
+    def refused(path: Path, *, proc: Path) -> Path:
+        raise UnavailableError(f"{path} cannot be asked")
+
+    monkeypatch.setattr("overspill.linux.read_ahead.backing_directory", refused)
+    assert read_ahead(tmp_path, sys=fake) is None
 
 
 @pytest.mark.parametrize("text", [None, "", "much\n"])

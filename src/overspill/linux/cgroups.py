@@ -60,6 +60,26 @@ class MemoryUse:
         return max(0, self.limit_bytes - self.usage_bytes + self.clean_file_bytes)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TaskUse:
+    """The processes of one control group, each of their threads counted, and how many it may have.
+
+    Attributes:
+        path: The group's directory.
+        count: How many there are.
+        limit: How many there may be.
+    """
+
+    path: str
+    count: int
+    limit: int
+
+    @property
+    def left(self) -> int:
+        """How many more can be started."""
+        return max(0, self.limit - self.count)
+
+
 def memory_groups(proc: Path = PROC) -> list[MemoryUse]:
     """Read this process's own memory group and every ancestor that has a limit.
 
@@ -110,6 +130,20 @@ def cpu_quota(proc: Path = PROC) -> float | None:
             if quota is not None:
                 quotas.append(quota)
     return min(quotas, default=None)
+
+
+def binding_task_group(proc: Path = PROC) -> TaskUse | None:
+    """Read how many processes and threads there are in the group that has the fewest left.
+
+    Returns:
+        Of the own group or an ancestor (v2's pids.max, v1's pids controller); None without a limit.
+    """
+    found = []
+    for directory in (place for places in _directories_of("pids", proc) for place in places):
+        limit, count = (_number(directory / name) for name in ("pids.max", "pids.current"))
+        if limit is not None and count is not None:
+            found.append(TaskUse(path=str(directory), count=count, limit=limit))
+    return min(found, key=lambda use: use.left, default=None)
 
 
 def usable_cpus(proc: Path = PROC) -> int:

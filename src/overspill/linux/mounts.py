@@ -154,18 +154,30 @@ def nearest_existing(path: str | Path) -> Path:
     return Path(place)
 
 
-def _judged(path: str | Path, proc: Path) -> str:
+def backing_directory(path: str | Path, *, proc: Path = PROC) -> Path:
+    """Find the directory on whose file system lies what is written below a path.
+
+    Args:
+        path: A path, existing or not.
+        proc: Where /proc is.
+
+    Returns:
+        The path, or what of it exists; of an overlay its upper directory, where that can be seen:
+        from within a container it cannot, and the overlay's own directory is returned.
+
+    Raises:
+        UnavailableError: The file system cannot be asked.
+    """
     place = nearest_existing(path)
-    kind = filesystem_type(place, proc=proc)
-    seen = set()
-    while kind == "overlay" and place not in seen:
+    seen: set[Path] = set()
+    while place not in seen and filesystem_type(place, proc=proc) == "overlay":
         seen.add(place)
-        upper = _upper_directory(place, proc)
-        if upper is None:
-            break
-        place = upper
-        kind = filesystem_type(place, proc=proc)
-    return kind
+        place = _upper_directory(place, proc) or place
+    return place
+
+
+def _judged(path: str | Path, proc: Path) -> str:
+    return filesystem_type(backing_directory(path, proc=proc), proc=proc)
 
 
 def _upper_directory(place: Path, proc: Path) -> Path | None:

@@ -10,7 +10,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from overspill.linux.mounts import nearest_existing
+from overspill.errors import UnavailableError
+from overspill.linux.mounts import PROC, backing_directory
 
 SYS = Path("/sys")
 
@@ -28,20 +29,22 @@ class ReadAhead:
     setting: str
 
 
-def read_ahead(path: str | Path, *, sys: Path = SYS) -> ReadAhead | None:
+def read_ahead(path: str | Path, *, sys: Path = SYS, proc: Path = PROC) -> ReadAhead | None:
     """Read the window of the device under a path.
 
     Args:
         path: A path, existing or not.
         sys: Where /sys is.
+        proc: Where /proc is.
 
     Returns:
-        The window; None where the file system has no block device of its own (overlay, btrfs,
-        network), or /sys does not show it.
+        The window, of an overlay that of the disk its upper directory lies on; None where the file
+        system has no block device of its own (btrfs, network, an overlay seen from within its
+        container), or /sys does not show it.
     """
     try:
-        device = nearest_existing(path).stat().st_dev
-    except OSError:
+        device = backing_directory(path, proc=proc).stat().st_dev
+    except (OSError, UnavailableError):
         return None
     entry = sys / "dev" / "block" / f"{os.major(device)}:{os.minor(device)}"
     # A partition has no queue of its own; the directory above it is its disk.

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from overspill.linux.cgroups import TaskUse
 from overspill.linux.limits import ProcessLimits
 from overspill.linux.surroundings import Surroundings
 from overspill.settings import Settings
@@ -126,6 +127,7 @@ class Machine:
         spill_dir: The spill directory.
         processors: Processors and their quota.
         limits: Limits of the process.
+        tasks: Processes and threads of the group that has the fewest left; None without a limit.
         fetch_method: How pages can be asked for ahead of their use.
         versions: Package to version; None where it is not installed.
         settings: The settings in force; None where a variable cannot be understood.
@@ -140,6 +142,7 @@ class Machine:
     spill_dir: SpillDirectory
     processors: Processors
     limits: ProcessLimits
+    tasks: TaskUse | None = None
     fetch_method: str = "process_madvise"
     versions: Mapping[str, str | None] = field(default_factory=dict)
     settings: Settings | None = None

@@ -15,6 +15,7 @@ from overspill.linux import libc
 from overspill.linux.cgroups import (
     available_memory_bytes,
     binding_memory_group,
+    binding_task_group,
     cpu_quota,
     kill_count,
 )
@@ -84,6 +85,7 @@ def measure(directory: Path | None = None, *, places: Places | None = None) -> M
         spill_dir=_spill_directory(directory, settings, places),
         processors=measure_processors(places.proc),
         limits=process_limits(proc=places.proc),
+        tasks=binding_task_group(places.proc),
         fetch_method=fetch_method(),
         versions={"python": platform.python_version(), **measure_versions()},
         settings=settings,
@@ -169,7 +171,7 @@ def measure_spill_directory(held: SpillDirectory, places: Places) -> SpillDirect
             free_bytes=free_disk_bytes(path),
             spare_bytes=spare_bytes(path),
         )
-    ahead = read_ahead(path, sys=places.sys)
+    ahead = read_ahead(path, sys=places.sys, proc=places.proc)
     if ahead is not None:
         held = replace(held, read_ahead_bytes=ahead.nbytes, read_ahead_setting=str(ahead.setting))
     if held.memory_backed:

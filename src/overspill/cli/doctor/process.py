@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 from overspill.cli.doctor.finding import Finding, Remedy
 from overspill.cli.doctor.machine import Machine
-from overspill.cli.doctor.remedies import may_advise, more_open_files
+from overspill.cli.doctor.remedies import may_advise, more_open_files, more_tasks
 from overspill.units import format_bytes
 
 _FEWEST_FILES, _GOOD_FILES, _MANY_FILES = 256, 4096, 65536
 _DEFAULT_MAPPINGS = 65530
+_FEWEST_TASKS, _GOOD_TASKS, _MANY_TASKS = 64, 512, 8192
 _NEVER_OVERCOMMIT = 2
 
 
@@ -30,6 +31,7 @@ def process_findings(machine: Machine) -> Iterator[Finding]:
     yield from _mappings(machine)
     yield from _sizes(machine)
     yield from _threads(machine)
+    yield from _tasks(machine)
     if machine.supported and machine.fetch_method != "process_madvise":
         yield Finding(
             check="kernel",
@@ -98,6 +100,20 @@ def _sizes(machine: Machine) -> Iterator[Finding]:
             why="Spill files, datasets and shared memory are files, as large as what they hold.",
             remedy=Remedy("ulimit -f unlimited"),
         )
+
+
+def _tasks(machine: Machine) -> Iterator[Finding]:
+    held = machine.tasks
+    if held is None or held.left >= _GOOD_TASKS:
+        return
+    yield Finding(
+        check="limits",
+        severity="problem" if held.left < _FEWEST_TASKS else "advice",
+        measured=f"{held.left:,} more processes and threads can be started, of {held.limit:,}",
+        why="Each worker is a process with threads of its own, and past the limit none starts: "
+        '"can\'t start new thread", "Resource temporarily unavailable".',
+        remedy=more_tasks(machine.surroundings, held.path, max(_MANY_TASKS, 2 * held.limit)),
+    )
 
 
 def _threads(machine: Machine) -> Iterator[Finding]:

@@ -105,6 +105,18 @@ def more_open_files(place: Surroundings, wanted: int, most: int | None) -> Remed
     return Remedy(f"sudo prlimit --pid $$ --nofile={wanted}:{wanted}")
 
 
+def more_tasks(place: Surroundings, group: str, wanted: int) -> Remedy:
+    """Let a control group have this many processes and threads; of a pod, its node decides."""
+    if place == "kubernetes":
+        return Remedy(f"podPidsLimit: {wanted}  # the node's KubeletConfiguration", "yaml")
+    if place in ("docker", "podman"):
+        return Remedy(f"{place} run --pids-limit={wanted} IMAGE")
+    path = Path(group)
+    if path.suffix in (".service", ".scope", ".slice"):
+        return Remedy(f"sudo systemctl set-property {shlex.quote(path.name)} TasksMax={wanted}")
+    return Remedy(f"echo {wanted} | sudo tee {shlex.quote(str(path / 'pids.max'))}")
+
+
 def may_advise(place: Surroundings) -> Remedy:
     """Give the right to process_madvise, which older kernels tie to CAP_SYS_NICE."""
     if place == "kubernetes":

@@ -96,7 +96,8 @@ def facts(machine: Machine) -> Iterator[tuple[str, str]]:
     yield "spill", _spill(machine)
     quota = "no quota" if held.quota is None else f"a quota of {held.quota:g}"
     yield "cpu", f"{held.allowed} CPUs, {quota}"
-    yield "limits", f"{_count(limits.open_files)} open files, {_count(limits.mappings)} mappings"
+    held_open = f"{_count(limits.open_files)} open files, {_count(limits.mappings)} mappings"
+    yield "limits", held_open + _tasks(machine)
     where = "" if machine.surroundings == "host" else f", in {machine.surroundings}"
     yield "kernel", f"{machine.kernel}{where}; pages asked for by {machine.fetch_method}"
     versions = {"torch": None, "torch_geometric": None, **machine.versions}
@@ -129,6 +130,11 @@ def _spill(machine: Machine) -> str:
     if held.read_ahead_bytes is not None:
         told.append(f"read-ahead {_size(held.read_ahead_bytes)}")
     return ", ".join(told)
+
+
+def _tasks(machine: Machine) -> str:
+    held = machine.tasks
+    return "" if held is None else f", {held.count:,} of {held.limit:,} processes and threads"
 
 
 def _fact_lines(label: str, text: str, width: int) -> Iterator[Line]:
