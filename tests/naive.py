@@ -15,6 +15,7 @@ from overspill.build.plan import BuildPlan
 from overspill.build.spec import EDGE_TYPE, NODE_TYPE
 from overspill.storage.arrays import map_array
 from overspill.storage.checksums import verify_checksums
+from overspill.storage.index_bounds import bounds_of
 from overspill.storage.manifest import Manifest, read_manifest
 
 # So small that every mechanism is at work on a few dozen edges: several chunks, ranges that grow,
@@ -66,7 +67,7 @@ def build_spec_here(out: Path, *, plan: BuildPlan = TINY, **options: Any) -> Bui
 
 def read_built(out: Path, summary: BuildSummary | None = None) -> Built:
     manifest = read_manifest(out)
-    assert verify_checksums(out, manifest) == []
+    assert verify_checksums(out, manifest, bounds=bounds_of(manifest)) == []
     listed = {record.path for record in manifest.files()} | {"manifest.json"}
     found = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
     assert found == listed, "a build left files that its manifest does not name"

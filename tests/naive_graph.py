@@ -10,6 +10,7 @@ import numpy as np
 
 from overspill.storage.arrays import map_array
 from overspill.storage.checksums import verify_checksums
+from overspill.storage.index_bounds import bounds_of
 from overspill.storage.manifest import Manifest, read_manifest
 
 
@@ -84,7 +85,7 @@ class ReadDataset:
 
     def __init__(self, out: Path) -> None:
         self.out, self.manifest = out, read_manifest(out)
-        assert verify_checksums(out, self.manifest) == []
+        assert verify_checksums(out, self.manifest, bounds=bounds_of(self.manifest)) == []
         listed = {record.path for record in self.manifest.files()} | {"manifest.json"}
         found = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
         assert found == listed, "a build left files that its manifest does not name"

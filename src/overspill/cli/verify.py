@@ -1,4 +1,4 @@
-"""``overspill verify``: read a dataset, or a partition, and compare its checksums."""
+"""``overspill verify``: read a dataset, or a partition: its checksums, and where it leads."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ def verify(
 ) -> None:
     """Read every file of a dataset once and compare its checksum.
 
-    Exit status 1 where a file is missing, cannot be read, or differs.
+    Row pointers and ids of nodes that would lead out of the dataset are found on the way.
+
+    Exit status 1 where a file is missing, cannot be read, differs, or leads out of the dataset.
 
     --json gives an object with path, files, parts, size_bytes, seconds and problems (path, reason).
     """
     from overspill.cli.progress import PhaseBars, format_duration
     from overspill.storage.checksums import verify_checksums
+    from overspill.storage.index_bounds import bounds_of
+    from overspill.storage.manifest import Manifest
 
     started = time.monotonic()
     places = _places(Path(dataset))
@@ -41,7 +45,8 @@ def verify(
             bars.update("verify", before + done, total, "B")
 
         for place, manifest in places.items():
-            problems += verify_checksums(place, manifest, progress=tell)
+            bounds = bounds_of(manifest) if isinstance(manifest, Manifest) else None
+            problems += verify_checksums(place, manifest, bounds=bounds, progress=tell)
             before += sizes[place]
     seconds = time.monotonic() - started
     files = sum(len(manifest.files()) for manifest in places.values())

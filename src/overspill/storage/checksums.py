@@ -1,13 +1,15 @@
 """Checksums of a dataset's files, compared with its manifest.
 
 A digest covers the payload; the bytes before it follow from dtype and shape and are compared whole.
+A checksum shows what was damaged and says nothing of what was written wrongly in the first place:
+whoever also gives bounds has the numbers that are followed unseen held against them on the way.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from io import FileIO
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 from overspill.storage.arrays import encode_header, open_regular
+from overspill.storage.index_bounds import Bounds, NumbersRead
 from overspill.storage.records import FileRecord
 
 _PIECE_BYTES = 4 << 20
@@ -45,6 +48,7 @@ def verify_checksums(
     directory: str | Path,
     manifest: ListsFiles,
     *,
+    bounds: Mapping[str, Sequence[Bounds]] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ChecksumProblem]:
     """Read every file of a dataset once and compare sizes, headers and sha256 digests.
@@ -55,6 +59,7 @@ def verify_checksums(
     Args:
         directory: The dataset, or the partition.
         manifest: Its manifest; of a partition, for its books.
+        bounds: What the numbers of some files may be, by path: see `bounds_of`.
         progress: Called with (bytes done, bytes in total) after each file, and every 64 MiB of it.
 
     Returns:
@@ -69,7 +74,10 @@ def verify_checksums(
             progress(before + read, total)
 
     for record in records:
-        reason = _difference(Path(directory) / record.path, record, partial(tell, done))
+        held = [NumbersRead(record.dtype, one) for one in (bounds or {}).get(record.path, ())]
+        reason = _difference(
+            Path(directory) / record.path, record, partial(tell, done), numbers=held
+        )
         if reason is not None:
             problems.append(ChecksumProblem(str(Path(directory) / record.path), reason))
         done += record.nbytes
@@ -77,7 +85,13 @@ def verify_checksums(
     return problems
 
 
-def _difference(path: Path, record: FileRecord, tell: Callable[[int], None]) -> str | None:
+def _difference(
+    path: Path,
+    record: FileRecord,
+    tell: Callable[[int], None],
+    *,
+    numbers: Sequence[NumbersRead] = (),
+) -> str | None:
     header = encode_header(record.dtype, record.shape)
     try:
         with os.fdopen(open_regular(path), "rb", buffering=0) as file:
@@ -85,14 +99,17 @@ def _difference(path: Path, record: FileRecord, tell: Callable[[int], None]) -> 
             if size != record.nbytes:
                 return _resized(size, record)
             same = os.pread(file.fileno(), len(header), 0) == header
-            size, digest = _digest(file, len(header), record.nbytes, tell)
+            size, digest = _digest(file, len(header), record.nbytes, tell, numbers=numbers)
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     if size != record.nbytes:
         return _resized(size, record)
     if not same:
         return f"its header is not that of {record.dtype} {record.shape}"
-    return None if digest == record.sha256 else "its content changed (sha256 differs)"
+    if digest != record.sha256:
+        return "its content changed (sha256 differs)"
+    faults = (one.fault() for one in numbers)
+    return next((f"it leads out of the dataset: {told}" for told in faults if told), None)
 
 
 def _resized(size: int, record: FileRecord) -> str:
@@ -100,7 +117,12 @@ def _resized(size: int, record: FileRecord) -> str:
 
 
 def _digest(
-    file: FileIO, start: int, expected: int, tell: Callable[[int], None]
+    file: FileIO,
+    start: int,
+    expected: int,
+    tell: Callable[[int], None],
+    *,
+    numbers: Sequence[NumbersRead] = (),
 ) -> tuple[int, str]:
     """Where the file ends, up to the size expected, and digest of what follows `start`."""
     digest, size = hashlib.sha256(), start
@@ -108,6 +130,8 @@ def _digest(
     buffer = memoryview(bytearray(_PIECE_BYTES))
     while count := file.readinto(buffer[: expected - size]):
         digest.update(buffer[:count])
+        for one in numbers:
+            one.take(buffer[:count])
         os.posix_fadvise(file.fileno(), size, count, os.POSIX_FADV_DONTNEED)
         size += count
         if size % _PROGRESS_BYTES < count and size < expected:
