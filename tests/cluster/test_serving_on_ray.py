@@ -214,7 +214,7 @@ def test_what_no_machine_has_is_said_for_each(found: dict[str, Any]) -> None:
     assert kind == "ClusterError" and "can open part 1" in told and "127.0.0.3: " in told
 
 
-@pytest.mark.parametrize("seconds", [0, -1, float("nan"), "5", None])
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), "5", None])
 def test_what_is_no_deadline_is_refused(seconds: Any) -> None:
     with pytest.raises(InputError, match="is no time"):
         open_dataset("/d/parts", deadline_s=seconds)

@@ -32,6 +32,8 @@ NAMESPACE = "overspill"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _ANSWER_S = 10.0
 _AFTER_FORK = {"forked": False}
+# Ray takes a second connection of a process for a mistake, of whichever thread it is.
+_CONNECTING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -114,13 +116,13 @@ class Connection:
                 raise as_raised(error, f"machine {self._machine(pending).address}") from None
             except GetTimeoutError as error:
                 raise self._late(pending) from error
-            except ActorDiedError:
-                # For good, or another one has come to its name.
-                with self._lock:
-                    self._handles.pop(self._machine(pending).server, None)
             except RayError as error:
                 if left <= pause:
                     raise self._late(pending, error) from error
+                if isinstance(error, ActorDiedError):
+                    # For good, or another one has come to its name.
+                    with self._lock:
+                        self._handles.pop(self._machine(pending).server, None)
             # What was lost is often not yet known to be back.
             threading.Event().wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
@@ -164,23 +166,26 @@ def connect(link: Link) -> None:
             connected, or the cluster cannot be reached.
     """
     require_no_fork()
-    if ray.is_initialized():
-        here = str(ray.get_runtime_context().gcs_address)
-        if here != link.cluster:
-            raise ClusterError(
-                f"{link.path} is served in the Ray cluster at {link.cluster}, and this process is "
-                f"connected to the one at {here}",
-                path=link.path,
-                remedy="open the dataset again in this cluster",
-            )
-        return
-    start_ray(link.cluster, node=link.node)
-    # A child of multiprocessing ends without Python's own exit functions.
-    multiprocessing.util.Finalize(None, ray.shutdown, exitpriority=10)
+    if not ray.is_initialized() and start_ray(link.cluster, node=link.node):
+        # A child of multiprocessing ends without Python's own exit functions.
+        multiprocessing.util.Finalize(None, ray.shutdown, exitpriority=10)
+    here = str(ray.get_runtime_context().gcs_address)
+    if here != link.cluster:
+        raise ClusterError(
+            f"{link.path} is served in the Ray cluster at {link.cluster}, and this process is "
+            f"connected to the one at {here}",
+            path=link.path,
+            remedy="open the dataset again in this cluster",
+        )
 
 
-def start_ray(address: str | None, *, node: str | None = None) -> None:
-    """Connect this process to a cluster (ClusterError; InputError for a client's address)."""
+def start_ray(address: str | None, *, node: str | None = None) -> bool:
+    """Connect this process to a cluster; False where another thread has connected it meanwhile.
+
+    Raises:
+        InputError: The address is that of Ray's client server.
+        ClusterError: The cluster cannot be reached, or refuses.
+    """
     if address is not None and "://" in address:
         raise InputError(
             f"a process that is connected through Ray's client server ({address}) cannot read "
@@ -190,6 +195,14 @@ def start_ray(address: str | None, *, node: str | None = None) -> None:
         )
     options: dict[str, Any] = {} if node is None else {"_node_ip_address": node}
     _require_answer(address)
+    with _CONNECTING:
+        if ray.is_initialized():
+            return False
+        _start(address, options)
+    return True
+
+
+def _start(address: str | None, options: dict[str, Any]) -> None:
     try:
         ray.init(
             address=address or "auto",
@@ -283,12 +296,17 @@ def require_connected() -> None:
 
 def require_no_fork() -> None:
     """Refuse to use a connection that a parent made (ClusterError)."""
-    if _AFTER_FORK["forked"]:
+    if was_forked():
         raise ClusterError(
             "this process was forked from one that is connected to Ray, whose connection does not "
             "survive a fork",
             remedy='start it by spawn: multiprocessing_context="spawn"',
         )
+
+
+def was_forked() -> bool:
+    """Whether this process was forked from one that is connected: its connection is not its own."""
+    return _AFTER_FORK["forked"]
 
 
 def _note_fork() -> None:

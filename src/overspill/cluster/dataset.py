@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -247,8 +248,11 @@ def open_dataset(
     """
     place = str(Path(require_path(path)).absolute())
     seconds: Any = deadline_s
-    if not isinstance(seconds, Real) or not float(seconds) > 0:
-        raise InputError(f"deadline_s={deadline_s!r} is no time", remedy="give seconds above 0")
+    if not isinstance(seconds, Real) or not 0 < float(seconds) < math.inf:
+        raise InputError(
+            f"deadline_s={deadline_s!r} is no time",
+            remedy="give seconds above 0, and an end: a day is 86400",
+        )
     if not ray.is_initialized():
         start_ray(address)
     require_no_fork()

@@ -8,6 +8,7 @@ another one may take its place.
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import uuid
 from collections import Counter
@@ -18,7 +19,7 @@ import ray
 from ray.exceptions import ActorDiedError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from overspill.cluster.connection import NAMESPACE, as_raised, first_line
+from overspill.cluster.connection import NAMESPACE, as_raised, first_line, was_forked
 from overspill.cluster.layout import Layout, Machine
 from overspill.cluster.part_server import CONCURRENCY, PartServer
 from overspill.cluster.survey import Node, Survey, survey
@@ -63,7 +64,7 @@ def served_layout(path: str, *, deadline_s: float, detached: bool) -> Layout:
         FormatError: Parts that are not of one whole.
     """
     found = survey(path, deadline_s)
-    prefix = _prefix(found.partition.identifier, detached)
+    prefix = _prefix(found.partition.identifier, path, detached)
     with _RUNNING.lock:
         for pause in (*_PAUSES_S, None):
             try:
@@ -95,8 +96,9 @@ def end_servers(layout: Layout, *, detached: bool) -> None:
         layout: Of a dataset that `served_layout` opened here.
         detached: Whether it was opened as detached: then they end wherever they were started.
     """
-    if not ray.is_initialized():
-        return  # they have ended with the connection
+    # They have ended with the connection; or they are those of a parent that goes on.
+    if was_forked() or not ray.is_initialized():
+        return
     with _RUNNING.lock:
         for name in map(_name, layout.machines):
             _RUNNING.users[name] -= 1
@@ -145,9 +147,11 @@ def _not_started(error: RayError, deadline_s: float) -> ClusterError:
     )
 
 
-def _prefix(partition: str, detached: bool) -> str:
+def _prefix(partition: str, path: str, detached: bool) -> str:
+    """What the servers of a partition are called: those of a copy of it elsewhere are others."""
     job = "detached" if detached else str(ray.get_runtime_context().get_job_id())
-    return f"parts-{partition[:16]}-{job}"
+    place = hashlib.sha256(path.encode()).hexdigest()[:8]
+    return f"parts-{partition[:16]}-{place}-{job}"
 
 
 def _start(layout: Layout, number: int, detached: bool) -> Any:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from overspill.cluster.connection import first_line
 from overspill.errors import ClusterError, InputError
 from overspill.storage.manifest import Manifest
 from overspill.storage.partition_manifest import PartitionManifest
@@ -97,8 +98,10 @@ def _answer(reference: Any) -> FoundParts:
     """What a machine answered; one that did not has nothing."""
     try:
         found = ray.get(reference, timeout=0)
-    except (RayError, TimeoutError) as error:
-        return FoundParts(problems={None: f"no answer: {str(error).splitlines()[0]}"})
+    except RayError as error:
+        # Ray's own message of a task that failed begins with the task, and not with why.
+        why = error.cause if isinstance(error, RayTaskError) else error
+        return FoundParts(problems={None: f"no answer: {type(why).__name__}: {first_line(why)}"})
     assert isinstance(found, FoundParts)
     return found
 
