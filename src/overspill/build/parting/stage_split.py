@@ -257,11 +257,9 @@ class _ArrayRows:
 
 
 class _TableRows:
-    first = 0
-
     def __init__(self, source: RowSource) -> None:
         self.path, self.dtype, self.row_shape = source.path, source.dtype, source.row_shape
-        self._source = source
+        self._source, self.first = source, source.first_row
 
     def pieces(self) -> Iterator[Rows]:
         return self._source.pieces(_PIECE_BYTES)

@@ -106,6 +106,7 @@ class RowSource(Protocol):
         path: What errors call it.
         dtype: A name of `STORED_DTYPES`.
         row_shape: Shape of one row.
+        first_row: The number that errors give to the first row.
         count: Number of rows; None where only reading tells.
         nbytes: Bytes of the input, for progress.
     """
@@ -113,6 +114,7 @@ class RowSource(Protocol):
     path: str
     dtype: str
     row_shape: tuple[int, ...]
+    first_row: int
     count: int | None
     nbytes: int
 
