@@ -6,6 +6,7 @@ import shutil
 import site
 import subprocess
 import sys
+import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -91,7 +92,8 @@ class Installed:
         return subprocess.run(
             program,
             cwd=cwd,
-            env={"PATH": "/usr/bin:/bin", "HOME": str(cwd), "TMPDIR": str(cwd)},
+            # No compiler, no linker and no shell either: what needs one cannot find it.
+            env={"PATH": str(self.environment / "bin"), "HOME": str(cwd), "TMPDIR": str(cwd)},
             capture_output=True,
             text=True,
             check=False,
@@ -107,7 +109,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     environment = place / "venv"
     venv.create(environment, symlinks=True)
     install = ["pip", "--python", str(environment), "install", "--quiet"]
-    _done(["-m", *install, "--no-deps", "--no-index", str(wheel)], cwd=place)
+    without = {"PATH": str(environment / "bin"), "HOME": str(place)}
+    _done(["-m", *install, "--no-deps", "--no-index", str(wheel)], cwd=place, env=without)
     # What it needs is here already. Only now: pip would take this tree for the installed one.
     (packages,) = environment.glob("lib/python*/site-packages")
     (packages / "these.pth").write_text(f"{site.getsitepackages()[0]}\n")
@@ -115,8 +118,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
     shutil.rmtree(place)
 
 
-def _done(arguments: Sequence[str], *, cwd: Path) -> None:
-    done = subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True)
+def _done(arguments: Sequence[str], *, cwd: Path, env: dict[str, str] | None = None) -> None:
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, env=env, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -151,6 +156,21 @@ def test_it_is_used_from_anywhere(installed: Installed, tmp_path: Path) -> None:
     version = installed.run("overspill", "--version", cwd=tmp_path)
     assert version.stdout == f"overspill {overspill.__version__}\n"
     shutil.rmtree(tmp_path / "spill")
+
+
+def test_no_compiler_was_in_reach(installed: Installed, tmp_path: Path) -> None:
+    """The tests beside this one would show nothing if there were one."""
+    found = "import shutil; print([shutil.which(name) for name in ('cc', 'gcc', 'clang', 'ld')])"
+    done = installed.run("python", "-c", found, cwd=tmp_path)
+    assert done.stdout == "[None, None, None, None]\n", done.stderr
+
+
+def test_what_it_needs_comes_without_a_compiler() -> None:
+    """Nothing of its own is compiled at install; of kernels numba compiles, by its own LLVM."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["build-system"]["build-backend"] == "hatchling.build"
+    assert not [path for path in PACKAGE.rglob("*") if path.suffix in {".so", ".c", ".cpp", ".pyx"}]
+    assert "hooks" not in project["tool"]["hatch"].get("build", {})
 
 
 @pytest.fixture(scope="module")
