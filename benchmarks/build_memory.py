@@ -69,6 +69,7 @@ def _contender(place: Path, edges: int, *, threads: int | None = None) -> Conten
         act=lambda _: _built(out, edges, threads),
         after=partial(_removed, out),
         nbytes=16 * edges,
+        point=("overspill", 16 * edges) if threads is None else None,
     )
 
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks.build_peers NAME EDGES NODES OUT
 
-EDGES is a (2, E) int64 .npy file, or a Parquet file of src and dst. Row pointers and sources are
-written to OUT as .npy or, by databases, the sorted edges as Parquet. None is asked to sort within a
-row. Memory is not limited, but DuckDB is told 1 GB: without it, it takes what there is.
+EDGES is a (2, E) int64 .npy file, or a Parquet or CSV file of src and dst. Row pointers and sources
+are written to OUT as .npy or, by databases, the sorted edges as Parquet. None is asked to sort
+within a row. Memory is not limited, but DuckDB is told 1 GB: without it, it takes what there is.
 """
 
 from __future__ import annotations
@@ -21,9 +21,14 @@ def _columns(edges: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     if edges.endswith(".npy"):
         held = np.load(edges)
         return held[0], held[1]
-    from pyarrow import parquet
+    if edges.endswith(".csv"):
+        from pyarrow import csv
 
-    table = parquet.read_table(edges)
+        table = csv.read_csv(edges)
+    else:
+        from pyarrow import parquet
+
+        table = parquet.read_table(edges)
     return table["src"].to_numpy(), table["dst"].to_numpy()
 
 
@@ -66,7 +71,7 @@ def by_duckdb(edges: str, nodes: int, out: str) -> None:
         base.register("edges", pa.table({"src": held[0], "dst": held[1]}))
         source = "edges"
     else:
-        source = f"read_parquet('{edges}')"
+        source = f"read_{Path(edges).suffix[1:]}('{edges}')"
     base.execute(
         f"COPY (SELECT src, dst FROM {source} ORDER BY dst) TO '{out}/sorted.parquet' "
         "(FORMAT parquet, COMPRESSION uncompressed)"
@@ -82,7 +87,7 @@ def by_polars(edges: str, nodes: int, out: str) -> None:
         sources, targets = _columns(edges)
         frame = pl.LazyFrame({"src": sources, "dst": targets})
     else:
-        frame = pl.scan_parquet(edges)
+        frame = pl.scan_csv(edges) if edges.endswith(".csv") else pl.scan_parquet(edges)
     frame.sort("dst").sink_parquet(f"{out}/sorted.parquet", compression="uncompressed")
 
 

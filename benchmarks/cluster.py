@@ -21,6 +21,8 @@ import ray
 import torch
 
 import overspill as ov
+from benchmarks.build import PLAIN as LIMIT
+from benchmarks.build import move_plainly, moved_bytes
 from benchmarks.command import main
 from benchmarks.harness import Case, Contender, SpeedTarget
 from benchmarks.local_cluster import local_cluster, on_node
@@ -86,7 +88,11 @@ def _building(place: Path, path: Path, edges: int, nodes: int) -> Case:
         built = ov.build_dataset(place / "whole", edges=path, num_nodes=nodes)
         ov.partition_dataset(built, 2, out=out)
 
-    ways = {ONE: whole, TWO: in_parts, SPLIT: then_split}
+    def plainly(out: Path) -> None:
+        out.mkdir()
+        move_plainly(path, out, *moved_bytes(edges, nodes))
+
+    ways = {ONE: whole, TWO: in_parts, SPLIT: then_split, LIMIT: plainly}
     return Case(
         name=f"{edges:,} edges of {nodes:,} nodes, built into two parts",
         contenders=[
@@ -94,6 +100,7 @@ def _building(place: Path, path: Path, edges: int, nodes: int) -> Case:
             for name, act in ways.items()
         ],
         baseline=ONE,
+        limit=LIMIT,
         targets=[SpeedTarget(of=TWO, against=ONE, at_least=1 / 1.5)],
     )
 
@@ -139,6 +146,8 @@ def _remote(dataset: cluster.ClusterDataset, rows: Rows) -> Case:
             for name, act in ways.items()
         ],
         baseline=PLAIN,
+        limit=PLAIN,
+        scales=False,
         targets=[SpeedTarget(of=OURS, against=PLAIN, at_least=0.5)],
     )
 
@@ -205,6 +214,7 @@ def _local(dataset: cluster.ClusterDataset, parts: Path) -> Case:
             for name, act in {HERE: through, ALONE: directly}.items()
         ],
         baseline=ALONE,
+        scales=False,
         targets=[SpeedTarget(of=HERE, against=ALONE, at_least=0.9)],
     )
 

@@ -12,7 +12,9 @@ from overspill.errors import UnavailableError
 NAME = "fio"
 REMEDY = "install it (apt-get install fio)"
 DEPTH = 256
-_SETTLING_RUNS = 20
+_MOST_RUNS = 20
+# So much that was written is worth one more run: little settles soon.
+_RUN_BYTES = 256 << 20
 _STEADY = 0.1
 
 
@@ -63,10 +65,12 @@ def settled_rate(path: Path) -> float:
     """Read until two runs in a row differ by less than a tenth: after writing, disks are slow.
 
     Returns:
-        The last rate, steady or not: it gives up after twenty runs of two seconds.
+        The last rate, steady or not: it gives up after a run of two seconds for each 256 MiB of
+        the file, and after twenty.
     """
+    runs = min(max(path.stat().st_size // _RUN_BYTES, 1), _MOST_RUNS)
     before = random_read_rate(path, seconds=2)
-    for _ in range(_SETTLING_RUNS):
+    for _ in range(runs):
         rate = random_read_rate(path, seconds=2)
         if abs(rate / before - 1) < _STEADY:
             break

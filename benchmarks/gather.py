@@ -1,8 +1,9 @@
 """Rows read at random from a file larger than the memory they may use: cold, warm, half warm.
 
-Cold, each contender is a process of its own, the file's cache dropped before it, with and without
-a memory group of 1 GiB around it, and runs for some seconds; fio, past the cache, says what the
-device can do. Seconds are the contender's own, from its first row to its last, without imports.
+Cold, each contender is a process of its own, the file's cache dropped before it, with and without a
+memory group of an eighth of the file around it, and runs for some seconds; fio, past the cache,
+says what the device can do. Seconds are the contender's own, from its first row to its last,
+without imports.
 """
 
 from __future__ import annotations
@@ -32,12 +33,15 @@ from overspill.storage.records import FileRecord
 from overspill.units import format_bytes
 
 DEFAULT_BYTES = 8 << 30
-LIMIT_BYTES = 1 << 30
+# Of the file: the memory of the group, as far as a process can do with it.
+LIMIT_SHARE, LEAST_LIMIT_BYTES = 8, 384 << 20
 ROW_BYTES = 512
 OURS, LIMIT = "overspill", "fio, depth 256"
-OURS_CONFINED = f"{OURS}, 1 GiB"
+_CONFINED = ", confined"
+OURS_CONFINED = f"{OURS}{_CONFINED}"
 RANDOM = "MADV_RANDOM indexing"
 IN_MEMORY = "torch.index_select, in memory"
+COPY = "as many bytes, copied"
 _EXCESS = "bytes read / bytes of the pages wanted"
 _WAYS = {
     OURS: "overspill",
@@ -89,14 +93,15 @@ def _cases(paths: list[Path], records: list[FileRecord]) -> Iterator[Case]:
 
 def _cold(path: Path, size: int) -> Case:
     seeds = itertools.count(1)
+    limit_bytes = max(size // LIMIT_SHARE, LEAST_LIMIT_BYTES)
     contenders = [
-        _job(name if not confined else f"{name}, 1 GiB", way, path, seeds, confined=confined)
+        _job(f"{name}{confined}", way, path, seeds, limit_bytes=limit_bytes if confined else None)
         for name, way in _WAYS.items()
-        for confined in (False, True)
+        for confined in ("", _CONFINED)
     ]
     targets: list[Any] = [
         SpeedTarget(of=OURS, against=RANDOM, at_least=3.0),
-        SpeedTarget(of=OURS_CONFINED, against=f"{RANDOM}, 1 GiB", at_least=3.0),
+        SpeedTarget(of=OURS_CONFINED, against=f"{RANDOM}{_CONFINED}", at_least=3.0),
         SpeedTarget(of=OURS_CONFINED, against=OURS, at_least=0.9),
         Bound(of=OURS, figure=_EXCESS, at_most=1.1),
         Bound(of=OURS_CONFINED, figure=_EXCESS, at_most=1.1),
@@ -122,11 +127,12 @@ def _cold(path: Path, size: int) -> Case:
     )
 
 
-def _job(name: str, way: str, path: Path, seeds: Iterator[int], *, confined: bool) -> Contender:
+def _job(
+    name: str, way: str, path: Path, seeds: Iterator[int], *, limit_bytes: int | None
+) -> Contender:
     def act(_given: object) -> dict[str, Any]:
         told = way, path, ROW_BYTES, _SECONDS, next(seeds)
-        limit = LIMIT_BYTES if confined else None
-        return run_job("benchmarks.gather_job", *told, limit_bytes=limit)
+        return run_job("benchmarks.gather_job", *told, limit_bytes=limit_bytes)
 
     def told(found: dict[str, Any] | None) -> Figures:
         if found is None:
@@ -143,24 +149,25 @@ def _job(name: str, way: str, path: Path, seeds: Iterator[int], *, confined: boo
         timed=lambda found: found["seconds"] * _ROWS / found["rows"],
         after=told,
         nbytes=_ROWS * ROW_BYTES,
+        note="" if limit_bytes is None else f"in a memory group of {format_bytes(limit_bytes)}",
     )
 
 
 def _warm(path: Path, record: FileRecord, threads: int, tensors: _Tensors) -> Case:
     array = _opened(path, record)
     array.elements(np.uint8).max()
-    ours, peer = _in_memory(array, tensors, threads=threads, repeats=4)
     return Case(
         name=f"{ROW_BYTES} B rows at random, warm, threads={threads}",
-        contenders=[ours, peer],
+        contenders=_in_memory(array, tensors, threads=threads, repeats=4),
         baseline=OURS,
+        limit=COPY,
         targets=[SpeedTarget(of=OURS, against=IN_MEMORY, at_least=0.9)],
     )
 
 
 def _half(path: Path, record: FileRecord, tensors: _Tensors) -> Case:
     array = _opened(path, record)
-    ours, peer = _in_memory(array, tensors, threads=1, repeats=1)
+    ours, *peers = _in_memory(array, tensors, threads=1, repeats=1)
 
     def before() -> torch.Tensor:
         _halve(array)
@@ -169,8 +176,9 @@ def _half(path: Path, record: FileRecord, tensors: _Tensors) -> Case:
 
     return Case(
         name=f"{ROW_BYTES} B rows at random, every second MiB cached",
-        contenders=[replace(ours, before=before), peer],
+        contenders=[replace(ours, before=before), *peers],
         baseline=OURS,
+        limit=COPY,
     )
 
 
@@ -180,7 +188,7 @@ def _opened(path: Path, record: FileRecord) -> PagedArray:
 
 def _in_memory(
     array: PagedArray, tensors: _Tensors, *, threads: int, repeats: int
-) -> tuple[Contender, Contender]:
+) -> list[Contender]:
     held, out = tensors
     random = np.random.default_rng(0)
 
@@ -199,12 +207,17 @@ def _in_memory(
     def told(_result: object) -> Figures:
         return {"pages asked for": array.pages_asked}
 
-    ours = Contender(
-        name=OURS, before=ids, act=take, after=told, repeats=repeats, nbytes=out.nbytes
-    )
-    return ours, Contender(
-        name=IN_MEMORY, before=ids, act=select, repeats=repeats, nbytes=out.nbytes
-    )
+    def copy(_wanted: torch.Tensor) -> None:
+        for start in range(0, len(out), len(held)):
+            some = out[start : start + len(held)]
+            some.copy_(held[: len(some)])
+
+    moved: dict[str, Any] = {"before": ids, "repeats": repeats, "nbytes": out.nbytes}
+    return [
+        Contender(name=OURS, act=take, after=told, **moved),
+        Contender(name=IN_MEMORY, act=select, **moved),
+        Contender(name=COPY, act=copy, note="in order, from memory to memory", **moved),
+    ]
 
 
 def _halve(array: PagedArray) -> None:

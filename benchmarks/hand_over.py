@@ -129,13 +129,22 @@ def _of_size(receiver: Receiver, size: int) -> list[Contender]:
             act=send,
             after=ours_grown,
             repeats=_SHORT_REPEATS,
+            point=("overspill", size),
         ),
-        Contender(name=f"torch, first send, {label}", before=fresh, act=send, after=grown),
+        Contender(
+            name=f"torch, first send, {label}",
+            before=fresh,
+            act=send,
+            after=grown,
+            point=("torch, first send", size),
+            note="copies it into shared memory",
+        ),
         Contender(
             name=f"torch, second send, {label}",
             before=already_shared,
             act=send,
             repeats=_SHORT_REPEATS,
+            point=("torch, second send", size),
         ),
     ]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 MIN_ROUNDS = 5
@@ -37,6 +37,7 @@ class Contender:
         timed: The seconds of an act, from what it returned, where it measures itself in another
             process; None: the clock's.
         note: What a reader must know to judge it fairly.
+        point: Where a case holds several sizes of one way: the way, and this one's size in bytes.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Contender:
     nbytes: int | None = None
     timed: Callable[[Any], float] | None = None
     note: str = ""
+    point: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +92,7 @@ class Case:
         limit: The physical limit, whose steadiness decides which rounds count; None keeps all.
         targets: What is to be reached.
         absent: Peers that are not installed.
+        scales: Whether its work grows with the size that it is given.
     """
 
     name: str
@@ -98,6 +101,7 @@ class Case:
     limit: str | None = None
     targets: Sequence[Target] = ()
     absent: Sequence[str] = ()
+    scales: bool = True
 
 
 @dataclass(frozen=True)
@@ -160,6 +164,18 @@ def run_case(
         kept = steady_rounds(done, case.limit)
         told(f"{case.name}: round {len(done)}, {len(kept)} of {rounds} count")
     return Result(case, kept, len(done) - len(kept))
+
+
+def narrowed(case: Case) -> Case:
+    """A case of ours alone, with what it is compared with and the limit, for sizes besides."""
+    ours = {target.of for target in case.targets if not isinstance(target, Alike)}
+    kept = ours | {case.baseline, case.limit}
+    return replace(
+        case,
+        contenders=[one for one in case.contenders if one.name in kept],
+        targets=(),
+        absent=(),
+    )
 
 
 def steady_rounds(

@@ -15,7 +15,17 @@ from overspill.linux.mounts import filesystem_type
 from overspill.linux.read_ahead import read_ahead
 from overspill.units import format_bytes
 
-_PEERS = ("numpy", "tensordict", "joblib")
+_PEERS = (
+    "numpy",
+    "torch_geometric",
+    "tensordict",
+    "safetensors",
+    "joblib",
+    "scipy",
+    "duckdb",
+    "polars",
+    "ray",
+)
 
 
 def described(directory: Path) -> dict[str, object]:
@@ -28,6 +38,7 @@ def described(directory: Path) -> dict[str, object]:
         Names and values, for tables and JSON; None where the machine does not tell.
     """
     return {
+        "processor": _processor(),
         "cpus": usable_cpus(),
         "load": round(os.getloadavg()[0], 1),
         "memory": _available(),
@@ -44,6 +55,15 @@ def read_ahead_kib(directory: Path, *, sys: Path = Path("/sys")) -> int | None:
     """The read-ahead of the device under a directory, in KiB; None where it is not told."""
     held = read_ahead(directory, sys=sys)
     return None if held is None else held.nbytes >> 10
+
+
+def _processor(*, proc: Path = Path("/proc")) -> str | None:
+    try:
+        lines = (proc / "cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else None
 
 
 def _available() -> str | None:

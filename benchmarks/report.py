@@ -1,11 +1,8 @@
-"""Results as tables for people and as JSON for machines."""
+"""Results as tables for a terminal, and targets in words."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 from benchmarks.harness import (
     Alike,
@@ -20,6 +17,8 @@ from benchmarks.harness import (
     speed_ratio,
     spread,
 )
+from benchmarks.scaling import Series, fitted
+from overspill.units import format_bytes
 
 _GIB = 1 << 30
 
@@ -44,10 +43,18 @@ def rendered(result: Result) -> str:
     return "\n".join(lines)
 
 
-def write_json(path: Path, machine: Mapping[str, object], results: Sequence[Result]) -> None:
-    """Write the machine and every round that counts, for later comparison."""
-    held: dict[str, Any] = {"machine": dict(machine), "cases": [_plain(one) for one in results]}
-    path.write_text(json.dumps(held, indent=2) + "\n", encoding="utf-8")
+def scaling_told(series: Sequence[Series]) -> str:
+    """The exponent of each way, and what it rests on."""
+    lines = ["## time against size", ""]
+    for one in series:
+        fit = fitted(one.points)
+        steps = ", ".join(f"{step:.2f}" for step in fit.steps)
+        sizes = ", ".join(format_bytes(point.size_bytes) for point in one.points)
+        lines.append(
+            f"{one.case}: {one.way}: exponent {fit.exponent:.2f}; step by step {steps}; a point is "
+            f"off by {fit.off:.2f} times at most; {sizes}"
+        )
+    return "\n".join([*lines, ""])
 
 
 def _row(result: Result, contender: Contender) -> list[str]:
@@ -55,48 +62,57 @@ def _row(result: Result, contender: Contender) -> list[str]:
     seconds = spread([one[contender.name].seconds for one in rounds]).median
     ratio = speed_ratio(rounds, of=contender.name, against=result.case.baseline)
     rate = "" if contender.nbytes is None else f"{contender.nbytes / _GIB / seconds:.2f}"
-    ratios = [_ratio(value) for value in (ratio.median, ratio.low, ratio.high)]
+    ratios = [ratio_told(value) for value in (ratio.median, ratio.low, ratio.high)]
     return [contender.name, f"{seconds:.6f}", rate, *ratios]
 
 
 def _figures(result: Result, contender: Contender) -> str:
     names = result.rounds[0][contender.name].figures
     told = (
-        f"{name} {_short(figure(result.rounds, of=contender.name, name=name))}" for name in names
+        f"{name} {short(figure(result.rounds, of=contender.name, name=name))}" for name in names
     )
     return f"{contender.name}: {', '.join(told)}"
 
 
 def _judged(result: Result, target: Target) -> str:
     word = "met   " if is_met(result.rounds, target) else "MISSED"
+    return f"{word} {whom(target)}: {judged(result, target)}"
+
+
+def whom(target: Target) -> str:
+    """Whose target it is."""
+    return "; ".join(target.of) if isinstance(target, Alike) else target.of
+
+
+def judged(result: Result, target: Target) -> str:
+    """What was reached, and what was to be."""
     if isinstance(target, Alike):
         got = excess(result.rounds, of=target.of, name=target.figure)
         return (
-            f"{word} {'; '.join(target.of)}: {target.figure} apart by {_short(got)} of the least, "
-            f"at most {target.within:g}"
+            f"{target.figure} apart by {short(got)} of the least, at most {number(target.within)}"
         )
     if isinstance(target, Bound):
         got = figure(result.rounds, of=target.of, name=target.figure)
-        return f"{word} {target.of}: {target.figure} {_short(got)}, at most {target.at_most:g}"
+        return f"{target.figure} {short(got)}, at most {number(target.at_most)}"
     got = speed_ratio(result.rounds, of=target.of, against=target.against)
-    return (
-        f"{word} {target.of}: {_short(got)} times the speed of {target.against}, "
-        f"at least {target.at_least:g}"
-    )
+    return f"{short(got)} times the speed of {target.against}, at least {number(target.at_least)}"
 
 
-def _short(held: Spread) -> str:
+def short(held: Spread) -> str:
+    """Median, and the extremes where they differ."""
     if held.low == held.high:
-        return _number(held.median)
-    return f"{_number(held.median)} ({_number(held.low)} to {_number(held.high)})"
+        return number(held.median)
+    return f"{number(held.median)} ({number(held.low)} to {number(held.high)})"
 
 
-def _ratio(value: float) -> str:
+def ratio_told(value: float) -> str:
+    """A ratio, of which a small one is not rounded away."""
     return f"{value:.2f}" if value >= 0.1 else f"{value:.1g}"
 
 
-def _number(value: float) -> str:
-    return f"{value:.0f}" if value == int(value) else f"{value:.3g}"
+def number(value: float) -> str:
+    """Three digits of a broken number, all of a whole one."""
+    return f"{value:,.0f}" if value == int(value) or value >= 1000 else f"{value:.3g}"
 
 
 def _table(head: list[str], rows: list[list[str]]) -> list[str]:
@@ -107,18 +123,3 @@ def _table(head: list[str], rows: list[list[str]]) -> list[str]:
 def _line(cells: list[str], widths: list[int]) -> str:
     first, *rest = zip(cells, widths, strict=True)
     return "  ".join([first[0].ljust(first[1]), *(text.rjust(width) for text, width in rest)])
-
-
-def _plain(result: Result) -> dict[str, Any]:
-    return {
-        "name": result.case.name,
-        "dropped": result.dropped,
-        "rounds": [
-            {name: {"seconds": sample.seconds, **sample.figures} for name, sample in one.items()}
-            for one in result.rounds
-        ],
-        "targets": [
-            {"target": str(target), "met": bool(result.rounds) and is_met(result.rounds, target)}
-            for target in result.case.targets
-        ],
-    }

@@ -46,6 +46,7 @@ from overspill.units import format_bytes
 DEFAULT_BYTES = 2 << 30
 WARM_BYTES = 160 << 20
 OURS, LIMIT = "overspill", "fio, depth 256"
+READS = "as many reads at random"
 UNASKED = "the same, pages touched unasked"
 FAN_OUTS, BATCH_SIZE = (15, 10, 5), 1024
 AT_LEAST_IN_MEMORY, AT_LEAST_COLD, MOST_EXCESS = 5.0, 0.8, 1.1
@@ -124,12 +125,25 @@ def _in_memory(graph: Graph) -> Case:
         targets.append(SpeedTarget(of=OURS, against=TORCH_SPARSE, at_least=AT_LEAST_IN_MEMORY))
     except UnavailableError as error:
         absent.append(f"{TORCH_SPARSE} ({error})")
+    contenders.append(_bare_reads(dataset))
     return Case(
         name=f"seconds for a million edges: {_told(graph)}, in memory, one core",
         contenders=contenders,
         baseline=OURS,
+        limit=READS,
         targets=targets,
         absent=absent,
+    )
+
+
+def _bare_reads(dataset: Dataset) -> Contender:
+    """What memory gives: an element of the indices for an edge, anywhere."""
+    indices = dataset.topology().indices
+    wanted = torch.from_numpy(np.random.default_rng(3).integers(0, len(indices), _EDGES))
+    out = torch.empty(_EDGES, dtype=indices.dtype)
+    note = "torch.index_select of the indices, nothing sampled"
+    return Contender(
+        name=READS, act=lambda _: torch.index_select(indices, 0, wanted, out=out), note=note
     )
 
 

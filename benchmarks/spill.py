@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,36 +84,35 @@ def _case(place: Path, source: torch.Tensor) -> Case:
 
 
 def _peers(target: Path, source: torch.Tensor) -> tuple[list[Contender], list[str]]:
+    ways: dict[str, tuple[str, Callable[[Any], object]]] = {
+        "torch.save": ("torch", lambda torch: torch.save(source, target)),
+        "safetensors.torch.save_file": (
+            "safetensors.torch",
+            lambda safetensors: safetensors.save_file({"held": source}, target),
+        ),
+        "tensordict.MemoryMappedTensor": (
+            "tensordict",
+            lambda tensordict: tensordict.MemoryMappedTensor.from_tensor(
+                source, filename=str(target), existsok=True
+            ),
+        ),
+        "joblib.dump": ("joblib", lambda joblib: joblib.dump(source.numpy(), target)),
+    }
     found, absent = [], []
-    tensordict, joblib = peer("tensordict"), peer("joblib")
-    if tensordict is None:
-        absent.append("tensordict.MemoryMappedTensor")
-    else:
-        mapped = tensordict.MemoryMappedTensor
-
-        def copy_and_sync() -> Any:
-            held = mapped.from_tensor(source, filename=str(target), existsok=True)
-            _sync(target)
-            return held
-
-        found.append(
-            _through_file(
-                "tensordict.MemoryMappedTensor", target, source.numel(), copy_and_sync, "then fsync"
-            )
-        )
-    if joblib is None:
-        absent.append("joblib.dump")
-    else:
-        dump = joblib.dump
-
-        def dump_and_sync() -> None:
-            dump(source.numpy(), target)
-            _sync(target)
-
-        found.append(
-            _through_file("joblib.dump", target, source.numel(), dump_and_sync, "then fsync")
-        )
+    for name, (library, write) in ways.items():
+        module = peer(library)
+        if module is None:
+            absent.append(name)
+        else:
+            act = partial(_written, target, partial(write, module))
+            found.append(_through_file(name, target, source.numel(), act, "then fsync"))
     return found, absent
+
+
+def _written(target: Path, write: Callable[[], object]) -> object:
+    held = write()
+    _sync(target)
+    return held
 
 
 def _through_file(name: str, target: Path, nbytes: int, make: Any, note: str = "") -> Contender:

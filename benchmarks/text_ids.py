@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,15 +19,18 @@ from benchmarks.command import main
 from benchmarks.harness import Bound, Case, Contender, Figures
 from benchmarks.place import require_disk
 from overspill.linux.confine import MemoryGroup, PeakSampler
+from overspill.linux.sequential import read_sequentially, write_sequentially
 
 DEFAULT_IDS = 50_000_000
 MEAN_BYTES = 16
 LIMIT_BYTES = 1 << 30
-OURS = "overspill"
+OURS, LIMIT = "overspill", "the same bytes past the page cache"
 _MICROSECONDS = "microseconds an id"
 _PEAK = "peak anonymous MiB"
 # Of each id on disk at one moment: two of runs, merge and result, with 12 to 16 bytes beside it.
 _DISK_BYTES = 2 * (MEAN_BYTES + 16)
+# Beside the text of an id in a run: where it ends, and its number.
+_NUMBERS_BYTES = 12
 _MOST_PEAK_MIB = 400
 _MOST_MICROSECONDS = 1 / 3
 
@@ -61,11 +65,18 @@ def opened(directory: Path, nbytes: int | None = None) -> Iterator[list[Case]]:
         nbytes=count * MEAN_BYTES,
         note="the clock runs from the start of its process on; the figures from the first chunk on",
     )
+    limit = Contender(
+        name=LIMIT,
+        act=lambda _: _moved(directory, count * (MEAN_BYTES + _NUMBERS_BYTES)),
+        nbytes=count * MEAN_BYTES,
+        note="sorted runs written and read, and what comes of them written, past the page cache",
+    )
     yield [
         Case(
             name=f"{count} text ids in a group of {LIMIT_BYTES >> 20} MiB",
-            contenders=[ours],
+            contenders=[ours, limit],
             baseline=OURS,
+            limit=LIMIT,
             targets=[
                 Bound(of=OURS, figure=_MICROSECONDS, at_most=_MOST_MICROSECONDS),
                 Bound(of=OURS, figure=_PEAK, at_most=_MOST_PEAK_MIB),
@@ -89,6 +100,13 @@ def _run(directory: Path, count: int) -> _Run:
             check=True,
         )
     return _Run(count, **json.loads(done.stdout), peak_bytes=sampler.peaks.anon_bytes)
+
+
+def _moved(directory: Path, nbytes: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="overspill-benchmark-", dir=directory) as place:
+        for name in ("runs", "result"):
+            write_sequentially(Path(place) / name, nbytes, bytes(range(256)))
+        read_sequentially(Path(place) / "runs")
 
 
 def _figures(run: _Run | None) -> Figures:

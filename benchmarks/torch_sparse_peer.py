@@ -95,3 +95,11 @@ def _run(argv: list[str], what: str) -> None:
     if done.returncode != 0:
         tail = "\n".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-3:])
         raise UnavailableError(f"{NAME} was not built: cannot {what}: {tail}", remedy=_REMEDY)
+
+
+if __name__ == "__main__":
+    try:
+        neighbor_sample()
+    except UnavailableError as error:
+        # Without it, the table says so.
+        print(error)

@@ -31,6 +31,8 @@ from overspill.linux.cache import drop_cache
 
 DEFAULT_BYTES = 12 << 30
 LIMIT_SHARE = 8
+# What torch and a loader take before a batch is read.
+LEAST_LIMIT_BYTES = 768 << 20
 # Of the limit: what the most-used rows may take.
 _HOT_SHARE = 5
 ROW_BYTES = DIMENSIONS * 2
@@ -39,6 +41,7 @@ HOT = f"{OURS}, hot rows"
 BOUND = "the larger of in memory and fio's reads"
 _EDGES_A_NODE = 5
 _BATCHES = {"Zipf": 400, "uniform": 40}
+_FEWEST_BATCHES = 4
 _CHUNK = 1 << 18
 _ODD = 2_654_435_761  # and prime: spreads ranks over the ids
 _Ids = npt.NDArray[np.int64]
@@ -71,7 +74,7 @@ def _opened(kind: str, directory: Path, nbytes: int | None) -> Iterator[Case]:
     nodes = max(1 << 16, (nbytes or DEFAULT_BYTES) // ROW_BYTES)
     size = nodes * ROW_BYTES
     with place_for(directory, size + nodes * _EDGES_A_NODE * 24) as place:
-        case = _case(place, kind, nodes, size // LIMIT_SHARE)
+        case = _case(place, kind, nodes, max(size // LIMIT_SHARE, LEAST_LIMIT_BYTES))
         if fio.is_installed():
             fio.settled_rate(next((place / kind).rglob("x.safetensors")))
         yield case
@@ -80,9 +83,11 @@ def _opened(kind: str, directory: Path, nbytes: int | None) -> Iterator[Case]:
 def _case(place: Path, kind: str, nodes: int, limit_bytes: int) -> Case:
     dataset, seeds = place / kind, place / f"{kind}.npy"
     random = np.random.default_rng(7)
-    np.save(seeds, _drawn(kind, random, nodes, _BATCHES[kind] * BATCH_SIZE))
+    # An epoch grows with its graph.
+    batches = max(_FEWEST_BATCHES, _BATCHES[kind] * nodes * ROW_BYTES // DEFAULT_BYTES)
+    np.save(seeds, _drawn(kind, random, nodes, batches * BATCH_SIZE))
     _build(place, kind, nodes)
-    run = partial(_job, dataset, seeds, _BATCHES[kind], limit_bytes // _HOT_SHARE)
+    run = partial(_job, dataset, seeds, batches, limit_bytes // _HOT_SHARE)
     contenders = [
         _epoch(HOT, partial(run, "hot", limit_bytes)),
         _epoch(OURS, partial(run, "disk", limit_bytes)),
@@ -96,7 +101,8 @@ def _case(place: Path, kind: str, nodes: int, limit_bytes: int) -> Case:
         )
         target = SpeedTarget(of=OURS, against=BOUND, at_least=1 / 1.2)
     return Case(
-        name=f"training, {kind} access, {nodes:,} nodes, limit {limit_bytes >> 20} MiB",
+        name=f"training, {kind} access, {batches} batches, {nodes:,} nodes, "
+        f"limit {limit_bytes >> 20} MiB",
         contenders=contenders,
         baseline=contenders[0].name,
         targets=[target],

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks import __main__ as every
-from benchmarks import command, hand_over, import_time, release, spill
+from benchmarks import command, hand_over, import_time, load, release, spill
 from benchmarks.harness import Case, Contender, Result, figure, run_case
 from benchmarks.peers import peer
 from benchmarks.place import place_for
+from benchmarks.stored import from_plain, read_json
 
 SIZE = 1 << 20
 
@@ -48,9 +48,35 @@ def test_spill(nbytes: int, tmp_path: Path) -> None:
 
 
 def test_spill_without_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    without(monkeypatch, "tensordict", "joblib")
+    without(monkeypatch, "tensordict", "joblib", "safetensors.torch")
     (result,) = results_of(spill, tmp_path, SIZE)
-    assert result.case.absent == ["tensordict.MemoryMappedTensor", "joblib.dump"]
+    assert result.case.absent == [
+        "safetensors.torch.save_file",
+        "tensordict.MemoryMappedTensor",
+        "joblib.dump",
+    ]
+    assert len(result.rounds[0]) == 6
+
+
+def test_everybody_reads_back_what_was_written(tmp_path: Path) -> None:
+    with load.opened(tmp_path, 8 << 12) as [case]:
+        ways = {one.name: one.act for one in case.contenders}
+        limit = ways.pop(load.LIMIT)
+        outs = {name: act.args[1] for name, act in ways.items()}
+        assert limit(None) == 8 << 12
+        for name, act in ways.items():
+            outs[name].zero_()
+            act(None)
+            assert outs[name].unique().numel() > 200, name  # random bytes, not the zeros
+        assert run_case(case, rounds=1).rounds[0][load.OURS].seconds > 0
+    assert {load.OURS, load.FROM_FILE, "numpy.memmap", "torch.load, mapped"} <= set(ways)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_load_without_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "tensordict", "joblib", "safetensors.torch")
+    (result,) = results_of(load, tmp_path, 1)
+    assert result.case.absent == ["safetensors", "tensordict.MemoryMappedTensor", "joblib.load"]
     assert len(result.rounds[0]) == 5
 
 
@@ -107,11 +133,19 @@ def test_the_command_prints_every_table_and_writes_json(
     disk.mkdir()
     out = tmp_path / "out.json"
     arguments = ["--dir", str(disk), "--rounds", "1", "--size", "256KiB", "--json", str(out)]
-    assert command.main(every.EVERY, arguments) == 0
+    every = [spill.opened, hand_over.opened, release.opened]
+    assert command.main(every, [*arguments, "--scaling", "1"]) == 0
     printed = capsys.readouterr().out
-    for title in ("kernel", "## import", "## spill", "## hand-over", "## release"):
+    for title in ("kernel", "## spill", "## hand-over", "## release", "## time against size"):
         assert title in printed
-    assert out.stat().st_size > 0 and list(disk.iterdir()) == []
+    held = from_plain(read_json(out))
+    assert held.options == "--rounds 1 --size 256KiB --scaling 1" and held.seconds > 0
+    assert not held.failed and len(held.results) == 4
+    sizes = {(one.case, one.way): [at.size_bytes for at in one.points] for one in held.series}
+    ours, others = ("spill 256.0 KiB", spill.OURS), ("spill 256.0 KiB", "numpy.memmap")
+    assert sizes[ours] == [16 << 10, 64 << 10, 256 << 10] and others not in sizes
+    assert sizes["hand-over to a spawned process", "overspill"] == [2 << 10, 32 << 10, 256 << 10]
+    assert list(disk.iterdir()) == []
 
 
 def test_a_benchmark_that_is_told_to_end_removes_what_it_wrote(tmp_path: Path) -> None:
@@ -132,10 +166,13 @@ def test_a_benchmark_that_is_told_to_end_removes_what_it_wrote(tmp_path: Path) -
 
 @pytest.mark.requires("private_mount")
 def test_the_command_says_why_it_cannot_run(
-    memory_disk: Any, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, memory_disk: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command.main([spill.opened], ["--dir", str(memory_disk())]) == 2
+    out = tmp_path / "out.json"
+    told = ["--dir", str(memory_disk()), "--json", str(out)]
+    assert command.main([spill.opened], told) == 2
     assert "remedy: pass --dir" in capsys.readouterr().err
+    assert "remedy: pass --dir" in from_plain(read_json(out)).failed
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
-from benchmarks.harness import Alike, Bound, Case, Contender, Result, Sample, SpeedTarget
-from benchmarks.report import rendered, write_json
+from benchmarks.harness import Alike, Bound, Case, Contender, Result, Sample, SpeedTarget, Spread
+from benchmarks.report import number, ratio_told, rendered, scaling_told
+from benchmarks.scaling import Point, Series
 
 
 def result() -> Result:
@@ -61,14 +60,23 @@ def test_a_case_without_a_round_that_counts_says_so() -> None:
     assert "no round counts: 15 were dropped" in rendered(Result(result().case, [], 15))
 
 
-def test_json_holds_every_round_and_the_machine(tmp_path: Path) -> None:
-    path = tmp_path / "out.json"
-    empty = Result(result().case, [], 15)
-    write_json(path, {"cpus": 2, "read-ahead KiB": None}, [result(), empty])
-    held = json.loads(path.read_text())
-    assert held["machine"] == {"cpus": 2, "read-ahead KiB": None}
-    first, second = held["cases"]
-    assert first["rounds"][1]["peer"] == {"seconds": 2.0, "bytes": 12}
-    assert first["rounds"][0]["ours"] == {"seconds": 0.5, "bytes": 9}
-    assert [one["met"] for one in first["targets"]] == [True, False, True, False]
-    assert second["rounds"] == [] and not any(one["met"] for one in second["targets"])
+def test_small_ratios_and_large_numbers_are_told_whole() -> None:
+    assert [ratio_told(value) for value in (0.0034, 0.099, 0.1, 12.345)] == [
+        "0.003",
+        "0.1",
+        "0.10",
+        "12.35",
+    ]
+    assert [number(value) for value in (0.33333, 7.0, 1234.5, 40_000_000)] == [
+        "0.333",
+        "7",
+        "1,234",
+        "40,000,000",
+    ]
+
+
+def test_exponents_are_told_with_what_they_rest_on() -> None:
+    points = [Point(size, Spread(size / 1e6, 1, 1)) for size in (1 << 20, 1 << 22)]
+    told = scaling_told([Series("copying", "ours", points)])
+    assert "copying: ours: exponent 1.00; step by step 1.00; a point is off by 1.00 times" in told
+    assert "1.0 MiB, 4.0 MiB" in told

@@ -1,0 +1,128 @@
+"""The suite's list, and what it makes of what its benchmarks write or fail to write."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import suite
+from benchmarks.page import TEMPLATE, names_in
+from benchmarks.stored import read_json, to_plain, write_json
+from benchmarks.suite import APART, ENTRIES, Entry, command_of, merged, quick, run_suite
+from made_results import made
+
+HERE = Path(suite.__file__).parent
+
+
+def runnable_benchmarks() -> set[str]:
+    """The modules that measure: those that end in a main over cases, and the loaders' own."""
+    return {
+        path.stem
+        for path in HERE.glob("*.py")
+        if "sys.exit(main([" in (text := path.read_text()) or "def endure_" in text
+    }
+
+
+def test_every_benchmark_is_in_the_suite_or_stands_apart_for_a_reason() -> None:
+    names = [entry.name for entry in ENTRIES]
+    assert len(names) == len(set(names)) and not set(names) & set(APART)
+    assert set(names) | set(APART) == runnable_benchmarks()
+    assert all(APART.values())
+
+
+def test_the_page_has_one_place_for_each() -> None:
+    placed = names_in(TEMPLATE.read_text())
+    assert sorted(placed) == sorted({*(one.name for one in ENTRIES), *APART} - {"loader_endurance"})
+
+
+def test_whatever_has_a_size_is_measured_at_three() -> None:
+    assert [one.name for one in ENTRIES if one.size_bytes is None] == ["import_time"]
+    assert [one.name for one in ENTRIES if one.scaling is None] == ["import_time"]
+    assert min(one.rounds for one in ENTRIES) >= 3
+
+
+def test_a_benchmark_is_run_with_its_size_and_rounds(tmp_path: Path) -> None:
+    entry = Entry(name="gather", size_bytes=3 << 29, rounds=4, scaling=2)
+    told = command_of(entry, tmp_path, tmp_path / "out.json")
+    assert told[:3] == [sys.executable, "-m", "benchmarks.gather"]
+    options = dict(zip(told[3::2], told[4::2], strict=True))
+    assert options == {
+        "--dir": str(tmp_path),
+        "--rounds": "4",
+        "--json": str(tmp_path / "out.json"),
+        "--size": "1536MiB",
+        "--scaling": "2",
+    }
+    assert "--size" not in command_of(ENTRIES[0], tmp_path, tmp_path)
+
+
+def test_quick_is_one_round_of_a_sixty_fourth() -> None:
+    entry = Entry(name="spill", size_bytes=1 << 30, rounds=5, scaling=3)
+    assert quick(entry) == Entry(name="spill", size_bytes=1 << 24, rounds=1, scaling=1)
+    bare = Entry(name="import_time", size_bytes=None, rounds=5, scaling=None)
+    assert quick(bare) == Entry(name="import_time", size_bytes=None, rounds=1, scaling=None)
+
+
+def test_results_are_gathered_and_one_that_fails_does_not_stop_the_rest(tmp_path: Path) -> None:
+    def run(argv: list[str]) -> int:
+        if argv[2] == "benchmarks.spill":
+            return 9
+        write_json(Path(argv[argv.index("--json") + 1]), to_plain(made()))
+        return 0
+
+    entries = [one for one in ENTRIES if one.name in ("spill", "load")]
+    held = json.loads(json.dumps(run_suite(entries, tmp_path, run=run)))
+    assert list(held["entries"]) == ["spill", "load"]
+    assert held["entries"]["spill"]["failed"] == "it ended with status 9"
+    assert held["entries"]["load"]["cases"][0]["name"] == "copying & more"
+    assert "machine" not in held["entries"]["load"] and held["machine"]["cpus"] > 0
+
+
+def test_what_ran_anew_replaces_only_itself() -> None:
+    before = {"date": "old", "entries": {"spill": {"seconds": 7}, "load": {"seconds": 2}}}
+    now = {"date": "new", "entries": {"load": {"seconds": 3}, "import_time": {"seconds": 1}}}
+    held = merged(before, now)
+    assert list(held["entries"]) == ["import_time", "spill", "load"]
+    assert (held["date"], held["seconds"], held["entries"]["load"]) == ("new", 11, {"seconds": 3})
+
+
+def test_the_suite_runs_a_real_benchmark_and_writes_what_it_found(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "new" / "suite.json"
+    told = ["--quick", "--only", "release", "--dir", str(tmp_path), "--out", str(out)]
+    assert suite.main(told) == 0
+    assert "1 benchmarks took" in capfd.readouterr().out
+    held = read_json(out)["entries"]["release"]
+    assert [one["name"] for one in held["cases"]] == [
+        "release 8.0 MiB of clean pages",
+        "release 8.0 MiB of dirty pages",
+    ]
+    assert {len(one["points"]) for one in held["scaling"]} == {3}
+    assert list(tmp_path.iterdir()) == [out.parent]
+
+
+def test_a_suite_that_is_told_to_end_waits_for_its_benchmark(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    child = (
+        "import os, pathlib, signal, sys\n"
+        "def end(*_): pathlib.Path(sys.argv[1]).unlink(); os._exit(143)\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "pathlib.Path(sys.argv[1]).touch()\n"
+        "os.kill(os.getppid(), signal.SIGTERM)\n"
+        "while True: signal.pause()\n"
+    )
+    parent = (
+        "import sys; from benchmarks import suite\n"
+        "with suite.told_to_end(): suite._run([sys.executable, '-c', sys.argv[1], sys.argv[2]])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", parent, child, str(left)], cwd=HERE.parent, timeout=60, check=False
+    )
+    assert done.returncode == 128 + signal.SIGTERM
+    assert not left.exists()
