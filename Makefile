@@ -82,11 +82,22 @@ format: $(STAMP)
 docs: $(DOCS_STAMP)  ## build the documentation into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-# BENCH_DIR must lie on the disk to be measured; the peers come with the first run.
+# BENCH_DIR must lie on the disk to be measured; the peers come with the first run, torch-sparse from
+# its source. Results go to benchmarks/results, and from there into docs/performance.md.
 BENCH_DIR ?= .
-bench: $(STAMP)  ## measure against peers and against the disk
+BENCH_STAMP := $(VENV)/.bench-installed
+bench: $(BENCH_STAMP)  ## measure against peers and against the disk, in about 15 minutes
+	$(BIN)/python -m benchmarks --dir $(BENCH_DIR); status=$$?; $(BIN)/python -m benchmarks.page && exit $$status
+
+# One of them by name, at full size, as in `make bench-gather`; BENCH_OPTIONS may say more.
+bench-%: $(BENCH_STAMP)
+	$(BIN)/python -m benchmarks.$* --dir $(BENCH_DIR) $(BENCH_OPTIONS) --json benchmarks/results/$*.json
+	$(BIN)/python -m benchmarks.page
+
+$(BENCH_STAMP): $(STAMP)
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --editable '.[bench]'
-	$(BIN)/python -m benchmarks --dir $(BENCH_DIR)
+	$(BIN)/python -m benchmarks.torch_sparse_peer
+	touch $@
 
 # Outside of CI. atheris guides by coverage; where it cannot be installed, examples are by chance.
 FUZZ_SECONDS ?= 600
