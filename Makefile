@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.docs-installed
 
-.PHONY: demo test test-min test-newest newest check lint format docs bench fuzz setup clean
+.PHONY: demo test test-min test-newest newest check lint format docs bench fuzz soak setup clean
 .DEFAULT_GOAL := demo
 
 demo: $(STAMP)  ## set everything up and run the main job
@@ -104,6 +104,11 @@ FUZZ_SECONDS ?= 600
 fuzz: $(STAMP)  ## feed hostile files to every reader and parser
 	-$(BIN)/python -m pip install --quiet --upgrade --target $(VENV)/fuzz atheris==3.0.0
 	PYTHONPATH=$(VENV)/fuzz $(BIN)/python tests/fuzz.py --seconds $(FUZZ_SECONDS)
+
+# Outside of CI, but for two minutes of it among the tests. Needs root.
+SOAK_MINUTES ?= 60
+soak: $(STAMP)  ## builds, loaders and spills on a small machine, killed at random
+	PYTHONPATH=tests $(BIN)/python -m soak --minutes $(SOAK_MINUTES) $(if $(SOAK_SEED),--seed $(SOAK_SEED))
 
 setup: $(STAMP)
 
