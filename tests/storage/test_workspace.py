@@ -362,18 +362,22 @@ class TestSpillDirectory:
         script = (
             "import os, sys; from pathlib import Path\n"
             "from overspill.storage.workspace import join_run\n"
-            "os.setuid(65534)\n"
+            "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+            "print(os.listdir(sys.argv[1]))\n"  # it is reached: its own mode is what refuses
             "try: join_run(Path(sys.argv[1]))\n"
-            "except OSError as error: print(type(error).__name__, error)\n"
+            "except OSError as error: print(type(error).__name__, error.errno, error)\n"
         )
         place = tmp_path / "closed"
         place.mkdir(mode=0o755)
-        for parent in (tmp_path, *list(tmp_path.parents)[:2]):
-            parent.chmod(0o755)
+        for parent in (tmp_path, *tmp_path.parents):
+            if not parent.stat().st_mode & 0o001:
+                parent.chmod(0o755)
         argv = [sys.executable, "-c", script, str(place)]
         done = subprocess.run(argv, capture_output=True, text=True, env=child_environment())
-        assert done.stdout.startswith("SpillDirError"), done.stderr
-        assert "make it writable" in done.stdout
+        reached, told = done.stdout.split("\n", 1)
+        assert reached == "[]", done.stderr
+        assert told.startswith(f"SpillDirError {errno.EACCES} "), done.stderr
+        assert "make it writable" in told and list(place.iterdir()) == []
 
     def test_a_file_system_that_cannot_reserve(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

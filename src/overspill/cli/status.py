@@ -63,6 +63,7 @@ def status(
             if not watch:
                 return
             sys.stdout.flush()
+            # A true timer: nothing in the kernel tells of pages that were written or dropped.
             time.sleep(interval)
     except KeyboardInterrupt:
         if not watch:
