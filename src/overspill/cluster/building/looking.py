@@ -7,6 +7,7 @@ Each function runs on one machine, as a task (`tasks`); none reads more than hea
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -165,7 +166,8 @@ def leave(out: str, token: str, *, send: Send) -> None:
     work = Path(out) / WORK_NAME
     (work / token).unlink(missing_ok=True)
     for directory in (work, Path(out)):
-        if directory.is_dir() and not any(directory.iterdir()):
+        # It holds something, or another machine that shares it was first.
+        with suppress(OSError):
             directory.rmdir()
 
 

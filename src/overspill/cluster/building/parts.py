@@ -54,4 +54,5 @@ def part_lock(part: int) -> str:
 
 def array_file(part: int, name: str, array: str) -> str:
     """Where a part's node array is made before the part takes it."""
-    return f"{part_name(part)}.{name}.{array}.safetensors"
+    # Names may hold dots: "b.c" of "a" is not "c" of "a.b".
+    return f"{part_name(part)}:{name}:{array}.safetensors"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from overspill.build.parting.split_spec import SplitReport
+from overspill.build.directory import unwritable
+from overspill.build.parting.split_spec import SplitReport, row_file
 from overspill.build.parting.stage_split import stage_split
 from overspill.build.parting.staged_edges import warm_staging
 from overspill.cluster.building.claims import claimed
@@ -16,6 +18,7 @@ from overspill.errors import FormatError, UnavailableError
 from overspill.kernels.jit import leave_out_linear_algebra
 from overspill.linux.cgroups import available_memory_bytes
 from overspill.storage.json_files import not_understood, parse_document, publish_json
+from overspill.storage.records import payload_bytes
 
 DONE_NAME = "done.json"
 LOCK_NAME = "lock"
@@ -51,6 +54,7 @@ def stage(directory: str, split: PlannedSplit, *, send: Callable[[float], None])
         found = read_report(place, split.spec.plan)
         if found is not None:
             return found
+        _take_back(place / DONE_NAME)
         leave_out_linear_algebra()
         warm_staging(edge_ids=split.spec.edge_ids, wide=False)
         report = stage_split(split.spec, place, send)
@@ -82,7 +86,13 @@ def survey(plan: JobPlan, *, send: Callable[[float], None]) -> Survey:
 
 
 def read_report(place: Path, plan: str) -> SplitReport | None:
-    """What a split's marker says; None where it is not staged, or for another plan."""
+    """What a split's marker says; None where it is not staged, or for another plan.
+
+    Nor is a split staged whose files were removed or cut since.
+
+    Raises:
+        FormatError: The marker is damaged, or cannot be read.
+    """
     path = place / DONE_NAME
     try:
         text = path.read_bytes()
@@ -100,7 +110,37 @@ def read_report(place: Path, plan: str) -> SplitReport | None:
         report = SplitReport.from_json(held)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise not_understood(path, error) from error
-    return report if report.plan == plan else None
+    return report if report.plan == plan and _has_files(place, report) else None
+
+
+def _has_files(place: Path, report: SplitReport) -> bool:
+    try:
+        with os.scandir(place) as entries:
+            sizes = {entry.name: entry.stat().st_size for entry in entries}
+    except FileNotFoundError:  # they go while they are looked at
+        return False
+    return all(sizes.get(name) == nbytes for name, nbytes in _files_of(report))
+
+
+def _files_of(report: SplitReport) -> Iterator[tuple[str, int]]:
+    """Names and sizes of what was staged."""
+    for files in report.files.values():
+        yield from ((file.path, file.nbytes) for file in files if file is not None)
+    for layout, counts in report.array_rows.items():
+        for part, count in enumerate(counts):
+            if count:
+                yield row_file(layout, part, ""), payload_bytes("int64", (count,))
+                for name, array in report.arrays.items():
+                    nbytes = payload_bytes(array.dtype, (count, *array.row_shape))
+                    yield row_file(layout, part, name), nbytes
+
+
+def _take_back(marker: Path) -> None:
+    """Remove a marker before its files are written anew: half of them are no split."""
+    try:
+        marker.unlink(missing_ok=True)
+    except OSError as error:
+        raise unwritable(marker.parent, error) from error
 
 
 def available_bytes() -> int | None:

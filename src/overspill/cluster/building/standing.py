@@ -97,7 +97,8 @@ class Standing:
             room = self._surveys[number].available_bytes
             rooms = [bytes_ for bytes_ in (limit_bytes, room) if bytes_ is not None]
             found[machine.address] = max(1, min([machine.cpus, *(b // each for b in rooms)]))
-        return found.__getitem__
+        # One that came up since was not asked for its memory.
+        return lambda address: found.get(address, 1)
 
     def finish(self, limit_bytes: int | None, progress: Progress) -> None:
         """Build the parts that are not finished, publish, and tidy up."""
