@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import subprocess
@@ -184,6 +185,25 @@ def test_partition_and_verify_its_parts(tmp_path: Path) -> None:
         file.seek(-1, 2)
         file.write(b"\x07")
     assert "content changed" in command("verify", out, code=1).stderr
+
+
+def test_a_partition_is_told_as_json(tmp_path: Path) -> None:
+    random_graph(tmp_path / "whole")
+    out = tmp_path / "parts"
+    argv = ("partition", tmp_path / "whole", "--parts", 3, "--out", out, "--method", "hash")
+    told = json.loads(command(*argv, "--json").stdout)
+    held = overspill.open_partition(out)
+    assert [one["path"] for one in told["parts"]] == [str(part.path) for part in held.parts]
+    assert [one["nodes"] for one in told["parts"]] == [part.num_nodes for part in held.parts]
+    assert (told["path"], told["method"]) == (str(out), "hash")
+    assert (told["nodes"], told["edges"]) == (400, 3000)
+    files = [Path(one["path"]) / file for one in told["parts"] for file in listed(one["path"])]
+    assert told["size_bytes"] == sum(file.stat().st_size for file in files)
+    assert told["seconds"] > 0
+
+
+def listed(part: str) -> list[str]:
+    return [record.path for record in overspill.open_dataset(part).manifest.files()]
 
 
 def test_info_lists_everything_that_a_dataset_holds(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+import time
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +14,7 @@ from overspill.cli.options import chosen, size
 from overspill.units import format_bytes
 
 if TYPE_CHECKING:
+    from overspill.graph.dataset import Dataset
     from overspill.graph.partition import Partitioned
 
 _METHODS = ("range", "hash", "degree-balanced")
@@ -27,10 +30,16 @@ def partition(
     memory_limit: Annotated[
         str | None, typer.Option(help='The most memory for buffers, such as "1GiB".')
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object instead of the table.")
+    ] = False,
 ) -> None:
     """Split a dataset into parts, each a dataset of its own, and write the partition books.
 
     Refuses at once what the disk cannot hold. Ctrl-C undoes it.
+
+    --json gives an object with path, method, nodes, edges, size_bytes, seconds and parts (path,
+    nodes, edges, size_bytes).
     """
     from overspill.cli.progress import PhaseBars
     from overspill.graph.dataset import open_dataset
@@ -39,6 +48,7 @@ def partition(
     chosen(method, _METHODS, option="--method")
     limit = None if memory_limit is None else size(memory_limit)
     whole = open_dataset(dataset)
+    started = time.monotonic()
     with PhaseBars() as bars:
         found = partition_dataset(
             whole,
@@ -48,14 +58,34 @@ def partition(
             memory_limit=limit,
             progress=bars.follow_build,
         )
-    _print_parts(found)
+    if as_json:
+        typer.echo(json.dumps({**_told(found), "seconds": time.monotonic() - started}))
+    else:
+        _print_parts(found)
+
+
+def _told(found: Partitioned) -> dict[str, Any]:
+    parts: list[dict[str, Any]] = [
+        {
+            "path": str(part.path),
+            "nodes": part.num_nodes,
+            "edges": part.num_edges,
+            "size_bytes": _nbytes(part),
+        }
+        for part in found.parts
+    ]
+    sums = {name: sum(one[name] for one in parts) for name in ("nodes", "edges", "size_bytes")}
+    return {"path": str(found.path), "method": found.manifest.method, **sums, "parts": parts}
+
+
+def _nbytes(part: Dataset) -> int:
+    return sum(record.nbytes for record in part.manifest.files())
 
 
 def _print_parts(found: Partitioned) -> None:
     rows: list[tuple[str, ...]] = [("part", "nodes", "edges", "size")]
     for part in found.parts:
-        nbytes = sum(record.nbytes for record in part.manifest.files())
-        row = f"{part.num_nodes:,}", f"{part.num_edges:,}", format_bytes(nbytes)
+        row = f"{part.num_nodes:,}", f"{part.num_edges:,}", format_bytes(_nbytes(part))
         rows.append((part.path.name, *row))
     typer.echo(table(rows, columns_of(sys.stdout), right=(1, 2, 3)))
     nodes = glued(f"{sum(part.num_nodes for part in found.parts):,} nodes")
