@@ -174,7 +174,10 @@ class BuildSpec:
             require_one_of(name, getattr(self, name), allowed)
         _fix(self, threads=plain_integer(self.threads))
         if self.threads is not None and not (type(self.threads) is int and self.threads >= 1):
-            raise InputError(f"threads={self.threads!r} is not a number of threads")
+            raise InputError(
+                f"threads={self.threads!r} is not a number of threads",
+                remedy="give a number from 1, or leave it out",
+            )
         for layout in self.layouts:
             require_one_of("layout", layout, get_args(Layout))
         if not self.layouts or len(set(self.layouts)) != len(self.layouts):
@@ -233,7 +236,10 @@ def require_one_of(name: str, value: object, allowed: tuple[object, ...]) -> Non
         InputError: It names them.
     """
     if type(value) not in map(type, allowed) or value not in allowed:
-        raise InputError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}")
+        raise InputError(
+            f"{name}={value!r} is not one of {', '.join(map(repr, allowed))}",
+            remedy="give one of these",
+        )
 
 
 def require_name(name: object, what: str) -> None:

@@ -152,6 +152,7 @@ def _given(
             f"row has {len(row)} entries and col {len(col)}: one of each makes an edge",
             column="col",
             value=str(len(col)),
+            remedy="give two tensors of the same length, the ends of each edge",
         )
     carried = {}
     items = None if weights is None else weight_items(weights, len(row))

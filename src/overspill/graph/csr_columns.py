@@ -125,7 +125,10 @@ class FileColumn:
             self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             raise StaleFileError(
-                "a spill file cannot be opened again", path=path, errno=error.errno
+                "a spill file cannot be opened again",
+                path=path,
+                errno=error.errno,
+                remedy="begin again with whole files, and leave them alone while in use",
             ) from error
 
     def load(self, start: int, stop: int) -> Array:
@@ -139,7 +142,11 @@ class FileColumn:
             except OSError as error:
                 raise refused(error, "cannot read", self._fd, self._path, len(view)) from error
             if got == 0:
-                raise StaleFileError("a spill file was cut short", path=self._path)
+                raise StaleFileError(
+                    "a spill file was cut short",
+                    path=self._path,
+                    remedy="begin again with whole files, and leave them alone while in use",
+                )
             done += got
         return piece
 

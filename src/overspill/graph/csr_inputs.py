@@ -56,9 +56,17 @@ def checked_count(value: int, name: str) -> int:
     try:
         count = operator.index(value)
     except TypeError as error:
-        raise InputError(f"{name} is no integer: {value!r}", value=repr(value)) from error
+        raise InputError(
+            f"{name} is no integer: {value!r}",
+            value=repr(value),
+            remedy="give a number of rows or columns, from 0",
+        ) from error
     if count < 0:
-        raise InputError(f"{name} cannot be negative: {count}", value=str(count))
+        raise InputError(
+            f"{name} cannot be negative: {count}",
+            value=str(count),
+            remedy="give a number of rows or columns, from 0",
+        )
     return count
 
 
@@ -154,16 +162,26 @@ def weight_items(weights: torch.Tensor, edges: int) -> Items | None:
         UnsupportedTensorError: A quantized dtype.
     """
     if not isinstance(weights, torch.Tensor):
-        raise InputError("weights is no tensor", column="weights")
+        raise InputError(
+            "weights is no tensor", column="weights", remedy="convert it: torch.as_tensor(...)"
+        )
     if not is_mappable(weights.dtype):
-        raise UnsupportedTensorError(f"weights are of {weights.dtype} (quantized)")
+        raise UnsupportedTensorError(
+            f"weights are of {weights.dtype} (quantized)",
+            remedy="dequantize them: weights.dequantize()",
+        )
     if cpu_storage(weights) is None:
-        raise InputError("weights is no strided CPU tensor", column="weights")
+        raise InputError(
+            "weights is no strided CPU tensor",
+            column="weights",
+            remedy="make it one: weights.cpu().to_dense()",
+        )
     if weights.dim() == 0 or len(weights) != edges:
         raise InputError(
             f"weights has the shape {tuple(weights.shape)}; its first axis must be {edges} edges",
             column="weights",
             value=str(tuple(weights.shape)),
+            remedy="give one row of weights an edge, in the order of row and col",
         )
     nbytes = math.prod(weights.shape[1:]) * weights.element_size()
     if nbytes == 0:

@@ -39,7 +39,11 @@ def whole_ids(ids: torch.Tensor | npt.NDArray[Any] | Sequence[int]) -> _Ids:
             remedy="of a boolean mask pass mask.nonzero().view(-1)",
         )
     if held.dtype == np.uint64 and held.size and int(held.max()) > np.iinfo(np.int64).max:
-        raise InputError("an id is larger than any int64", value=str(int(held.max())))
+        raise InputError(
+            "an id is larger than any int64",
+            value=str(int(held.max())),
+            remedy="look up ids as the input has them: from -2**63 to 2**63 - 1",
+        )
     return np.ascontiguousarray(held, dtype=np.int64)
 
 

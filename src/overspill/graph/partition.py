@@ -200,6 +200,7 @@ def _book(place: Path, manifest: PartitionManifest, entry: BookEntry) -> Partiti
         raise FormatError(
             f"{place / entry.file.path} is no book of {entry.count} nodes",
             path=str(place / entry.file.path),
+            remedy="partition the dataset again, or copy its parts anew",
         )
     return RangePartitionBook(torch.from_numpy(payload.copy()))
 

@@ -109,7 +109,11 @@ class MemoryGroup:
         directory = self._located()
         use = None if directory is None else read_group(directory)
         if use is None:
-            raise UnavailableError("the memory group cannot be read", path=str(self.directory))
+            raise UnavailableError(
+                "the memory group cannot be read",
+                path=str(self.directory),
+                remedy="see that control groups are mounted: `overspill doctor` shows them",
+            )
         return use
 
     def kill_count(self) -> int:

@@ -75,7 +75,10 @@ def read_mounts(proc: Path = PROC) -> list[Mount]:
         text = os.fsdecode((proc / "self" / "mountinfo").read_bytes())
     except OSError as error:
         raise UnavailableError(
-            "the mount table cannot be read", path=str(proc), errno=error.errno
+            "the mount table cannot be read",
+            path=str(proc),
+            errno=error.errno,
+            remedy="mount /proc in this container",
         ) from error
     return [_parsed(line) for line in text.splitlines() if " - " in line]
 

@@ -89,12 +89,19 @@ def read_randomly(
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise StaleFileError(
-            f"cannot open the file: {error.strerror}", path=str(path), errno=error.errno
+            f"cannot open the file: {error.strerror}",
+            path=str(path),
+            errno=error.errno,
+            remedy="check the path, and that no other process replaces it",
         ) from error
     try:
         blocks = (os.fstat(fd).st_size - start) // BLOCK_BYTES
         if blocks < 1:
-            raise InputError("there is no block of 4096 bytes to read", path=str(path))
+            raise InputError(
+                "there is no block of 4096 bytes to read",
+                path=str(path),
+                remedy="take a larger file",
+            )
         offsets = np.random.default_rng(seed).permutation(blocks) * BLOCK_BYTES + start
         direct = set_direct(fd, True)
         return _read(fd, offsets, seconds, min(depth, blocks, MOST_DEPTH), direct)

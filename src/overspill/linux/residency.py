@@ -31,7 +31,10 @@ def shows_residency(path: Path) -> bool:
         owner = path.stat().st_uid
     except OSError as error:
         raise StaleFileError(
-            f"cannot find the file: {error.strerror}", path=str(path), errno=error.errno
+            f"cannot find the file: {error.strerror}",
+            path=str(path),
+            errno=error.errno,
+            remedy="check the path, and that no other process removes it",
         ) from error
     if os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
         return True

@@ -88,7 +88,10 @@ def _opened(path: Path, flags: int) -> int:
         return os.open(path, flags | os.O_CLOEXEC, 0o600)
     except FileNotFoundError as error:
         raise StaleFileError(
-            "the file or its directory does not exist", path=str(path), errno=error.errno
+            "the file or its directory does not exist",
+            path=str(path),
+            errno=error.errno,
+            remedy="make the directory first",
         ) from error
     except OSError as error:
         raise DiskRefusedError(

@@ -63,7 +63,9 @@ class BindingMemory:
         uses = [use for place in self._directories if (use := self._read_group(place))]
         if not uses:
             raise UnavailableError(
-                "the memory group cannot be read any more", path=str(self._directories[0])
+                "the memory group cannot be read any more",
+                path=str(self._directories[0]),
+                remedy="record in a process that stays in its control group",
             )
         least = tightest_group(uses)
         if least is None:  # the limit was lifted

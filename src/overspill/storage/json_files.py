@@ -33,7 +33,10 @@ def publish_json(target: Path, document: dict[str, Any]) -> None:
     except OSError as error:
         written.unlink(missing_ok=True)
         raise DiskRefusedError(
-            f"the disk refused {target}: {error.strerror}", path=str(target), errno=error.errno
+            f"the disk refused {target}: {error.strerror}",
+            path=str(target),
+            errno=error.errno,
+            remedy="free space, or check that the directory may be written",
         ) from error
 
 

@@ -76,7 +76,11 @@ class StoredTexts:
         if len(places) and (
             starts.min() < 0 or ends.max() > len(self._data.payload) or (ends < starts).any()
         ):
-            raise FormatError("the offsets of text ids are damaged", path=self._offsets.path)
+            raise FormatError(
+                "the offsets of text ids are damaged",
+                path=self._offsets.path,
+                remedy="build the dataset again, or copy it anew from where it is whole",
+            )
         return starts, ends - starts
 
     def read(self, starts: Ids, lengths: Ids) -> Bytes:

@@ -75,6 +75,7 @@ class FileSpan:
                 f"{self.path} is another file ({found}) than the one that was meant "
                 f"({self.identity})",
                 path=self.path,
+                remedy="begin again with whole files, and leave them alone while in use",
             )
         return replace(self, identity=found)
 

@@ -124,7 +124,9 @@ def discard(tensor: torch.Tensor) -> bool:
         DiskRefusedError: The file could not be removed.
     """
     if not isinstance(tensor, torch.Tensor):
-        raise UnsupportedTensorError(f"not a tensor: {type(tensor).__name__}")
+        raise UnsupportedTensorError(
+            f"not a tensor: {type(tensor).__name__}", remedy="convert it: torch.as_tensor(...)"
+        )
     record = file_behind(tensor)
     if record is None:
         return False

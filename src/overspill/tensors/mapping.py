@@ -51,6 +51,7 @@ def wrap_mapping(
             path=mapping.path,
             needed_bytes=payload_offset + nbytes,
             available_bytes=mapping.nbytes,
+            remedy="take the dtype, shape and place that the file was written with",
         )
     if nbytes == 0:
         return torch.empty(tuple(shape), dtype=dtype, device="cpu")

@@ -26,7 +26,9 @@ def checked_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
             f"not a shape: {shape!r}", value=repr(shape), remedy="give a sequence of integers"
         ) from error
     if any(size < 0 for size in sizes):
-        raise InputError(f"a shape cannot be negative: {sizes}", value=str(sizes))
+        raise InputError(
+            f"a shape cannot be negative: {sizes}", value=str(sizes), remedy="give sizes from 0"
+        )
     return sizes
 
 

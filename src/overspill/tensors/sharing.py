@@ -99,7 +99,9 @@ def share_memory_for_ipc(
     """
     for tensor in tensors.values():
         if tensor is not None and not isinstance(tensor, torch.Tensor):
-            raise UnsupportedTensorError(f"not a tensor: {type(tensor).__name__}")
+            raise UnsupportedTensorError(
+                f"not a tensor: {type(tensor).__name__}", remedy="convert it: torch.as_tensor(...)"
+            )
     found = dict(tensors)
     held = [(key, tensor) for key, tensor in tensors.items() if tensor is not None]
     groups = tied([(key, tensor) for key, tensor in held if _needs_sharing(tensor)])

@@ -109,7 +109,9 @@ def spill_tensor_to_disk(tensor: torch.Tensor, *, required: bool = False) -> tor
         SettingsError: A setting in the environment cannot be understood.
     """
     if not isinstance(tensor, torch.Tensor):
-        raise UnsupportedTensorError(f"not a tensor: {type(tensor).__name__}")
+        raise UnsupportedTensorError(
+            f"not a tensor: {type(tensor).__name__}", remedy="convert it: torch.as_tensor(...)"
+        )
     obstacle = _obstacle(tensor)
     if obstacle is None and file_behind(tensor) is not None:
         return tensor
@@ -194,7 +196,10 @@ def load_spilled_tensor(
     sizes = checked_shape(shape)
     nbytes = checked_nbytes(sizes, dtype)
     if not is_mappable(dtype):
-        raise UnsupportedTensorError(f"{dtype} cannot live in a mapped file")
+        raise UnsupportedTensorError(
+            f"{dtype} cannot live in a mapped file",
+            remedy="convert it to a dtype that an array file can hold",
+        )
     place = os.path.abspath(require_path(path))  # noqa: PTH100 - links stay as they are
     require_regular_file(place)
     found = identify_file(place)

@@ -141,7 +141,11 @@ class CsvTable:
                     told = what_is_wrong(cell, kind)
                     if told is not None:
                         return self._wrong(told, kind, row, column, cell)
-        return InputError(f"the CSV cannot be parsed: {reason}", path=self.path)
+        return InputError(
+            f"the CSV cannot be parsed: {reason}",
+            path=self.path,
+            remedy="mend the file, or say how it is written: delimiter, header, columns",
+        )
 
     def _wrong(self, told: str, kind: str, row: int, column: str, cell: bytes) -> InputError:
         text = cell.decode("utf-8", "replace")

@@ -103,5 +103,7 @@ def _first_line(source: SourceFile, delimiter: str) -> list[str]:
         return next((row for row in csv.reader(text, delimiter=delimiter) if row), [])
     except csv.Error as error:
         raise InputError(
-            f"cannot read the header of {source.path}: {error}", path=source.path
+            f"cannot read the header of {source.path}: {error}",
+            path=source.path,
+            remedy="mend the file, or say header=False and columns",
         ) from error

@@ -141,7 +141,11 @@ class CsvStream:
         if line is None and any(kind != pa.binary() for kind in types.values()):
             return UnreadCellError(str(error))
         if line is None:
-            return InputError(f"the CSV cannot be parsed: {error}", path=self.path)
+            return InputError(
+                f"the CSV cannot be parsed: {error}",
+                path=self.path,
+                remedy="mend the file, or say how it is written: delimiter, header, columns",
+            )
         there = "header" if self._header.present else "first line"
         return InputError(
             f"a line has {line.actual_columns} columns where the {there} has "
@@ -149,6 +153,7 @@ class CsvStream:
             path=self.path,
             row=None if line.number is None else line.number - self._header.present,
             value=str(line.text)[:80],
+            remedy="mend that line, or quote values that hold the delimiter",
         )
 
     def _unreadable_header(self, error: Exception) -> InputError:

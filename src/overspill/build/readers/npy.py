@@ -79,7 +79,12 @@ def read_npy_header(source: SourceFile) -> NpyFile:
         offset = file.tell()
     lacking = named_bits(dtype)
     if dtype.hasobject or (dtype.names is not None and lacking is None):
-        raise InputError(f"{path} holds {dtype}, not numbers", path=path, value=str(dtype))
+        raise InputError(
+            f"{path} holds {dtype}, not numbers",
+            path=path,
+            value=str(dtype),
+            remedy="save an array of numbers",
+        )
     held = dtype if lacking is None else numpy_view_dtype(lacking)
     found = NpyFile(source, held, shape, fortran, offset, lacking or dtype.name)
     if source.nbytes != found.file_bytes:
@@ -185,7 +190,9 @@ class NpyReader:
             yield
         except OSError as error:
             raise InputError(
-                f"cannot read {self.file.path}: {error.strerror}", path=self.file.path
+                f"cannot read {self.file.path}: {error.strerror}",
+                path=self.file.path,
+                remedy="check the disk, or copy the file anew",
             ) from error
         except EOFError as error:
             raise InputError(

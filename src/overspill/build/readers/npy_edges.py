@@ -123,6 +123,7 @@ class NpyEdges:
                 row=first + edge,
                 column=self.columns[column],
                 value=str(int(held[column][edge])),
+                remedy="number the nodes below 2**63, or give their ids as text",
             )
 
 
@@ -162,4 +163,5 @@ def _edge_axis(file: NpyFile, wanted: int | None) -> int:
         + {None: "(2, E) or (E, 2)", 1: "(2, E)", 0: "(E, 2)"}[wanted],
         path=file.path,
         value=str(file.shape),
+        remedy="save the edges in one of these shapes",
     )

@@ -208,6 +208,7 @@ def open_reader(source: SourceFile, spec: EdgeSpec, _text: tuple[bool, bool]) ->
             path=source.path,
             column=columns[1],
             value=str(counts[1]),
+            remedy="save as many sources as targets: an edge is one of each",
         )
     return edges
 

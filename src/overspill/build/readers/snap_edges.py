@@ -92,6 +92,7 @@ class SnapEdges:
                 raise InputError(
                     f"{self.path} has a line of more than {4 * _BLOCK_BYTES} bytes: not SNAP text",
                     path=self.path,
+                    remedy="check the format: SNAP text has one edge a line",
                 )
         if kept:
             yield np.frombuffer(kept + b"\n", np.uint8)

@@ -127,6 +127,7 @@ class ExampleStream:
                 path=self.path,
                 row=record,
                 value=str(nbytes),
+                remedy="check that the file is TFRecord, and whole",
             )
 
     def _cut(self, record: int) -> InputError:

@@ -118,6 +118,7 @@ def ids_from(part: Array, name: str, first: int, column: int) -> Array:
                 row=first + int(wrong[0]),
                 column=str(column),
                 value=str(int(part[wrong[0]])),
+                remedy="number the nodes below 2**63, or give their ids as text",
             )
     return part.astype(np.int64, copy=False)
 

@@ -103,7 +103,7 @@ def row_payload(value: Value, name: str, *, prepare: Prepare) -> Payload:
     if isinstance(value, Table):
         return _in_tables([value.held], name)
     if isinstance(value, Pair):
-        raise InputError(f"{name} is a pair, not one array", path=name)
+        raise InputError(f"{name} is a pair, not one array", path=name, remedy="give one array")
     return rows_of(value.array, name)
 
 

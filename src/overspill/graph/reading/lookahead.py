@@ -156,7 +156,11 @@ class SharedReading:
             MappingError: The disk refused to read.
         """
         if not 0 <= i < len(self._lists):
-            raise InputError(f"no batch {i} among {len(self._lists)}", value=str(i))
+            raise InputError(
+                f"no batch {i} among {len(self._lists)}",
+                value=str(i),
+                remedy="count batches from 0",
+            )
         if self._cached or not (self._first <= i < self._end or self._read_from(i)):
             self._reader.gather(self._key, self._lists[i], out=out)
             return

@@ -104,7 +104,10 @@ def read_pack_manifest(directory: Path) -> PackManifest | None:
         return None
     except OSError as error:
         raise FormatError(
-            f"{path} cannot be read: {error.strerror}", path=str(path), errno=error.errno
+            f"{path} cannot be read: {error.strerror}",
+            path=str(path),
+            errno=error.errno,
+            remedy="check the path and its permissions, or pack the batches again",
         ) from error
     try:
         manifest = _decoded(json.loads(text))

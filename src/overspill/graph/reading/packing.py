@@ -135,7 +135,11 @@ class Pack:
 
     def _span(self, i: int, name: str) -> tuple[int, int]:
         if not 0 <= i < self.batches:
-            raise InputError(f"no batch {i} among the {self.batches} that are packed", value=str(i))
+            raise InputError(
+                f"no batch {i} among the {self.batches} that are packed",
+                value=str(i),
+                remedy="count batches from 0",
+            )
         column = self._columns[name]
         return int(self._ends[i, column]), int(self._ends[i + 1, column])
 

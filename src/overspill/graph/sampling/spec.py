@@ -285,11 +285,18 @@ def _require_one_length(held: Mapping[EdgeType, tuple[int, ...]]) -> None:
 def _require_meaning(spec: SamplingSpec) -> None:
     for name in ("replace", "disjoint", "induced", "edge_places"):
         if not isinstance(getattr(spec, name), bool):
-            raise InputError(f"{name}={getattr(spec, name)!r} is neither True nor False")
+            raise InputError(
+                f"{name}={getattr(spec, name)!r} is neither True nor False",
+                remedy="say True or False",
+            )
     for name in ("weight", "time"):
         value = getattr(spec, name)
         if value is not None and not isinstance(value, str):
-            raise InputError(f"{name}={value!r} is no name of an array", value=str(value))
+            raise InputError(
+                f"{name}={value!r} is no name of an array",
+                value=str(value),
+                remedy="give the name of an edge array, as a string",
+            )
     if spec.temporal_strategy not in get_args(TemporalStrategy):
         raise InputError(
             f"temporal_strategy={spec.temporal_strategy!r} is unknown",
