@@ -103,7 +103,7 @@ def write_page(held: Held, *, page: Path = PAGE, plots: Path = PLOTS) -> None:
     drawn = rendered_plots(held)
     for name, text in drawn.items():
         (plots / name).write_text(text, encoding="utf-8")
-    for path in plots.iterdir():
+    for path in plots.glob("*.svg"):
         if path.name not in drawn:
             path.unlink()
 
@@ -131,6 +131,8 @@ def _filled(name: str, held: Held) -> list[str]:
 
 
 def _machine(shared: Measured) -> list[str]:
+    if not shared.machine:
+        return ["No results of the suite are kept: `make bench`.", ""]
     when = f"{_day(shared.date)}, {_commit(shared.commit)}, {shared.seconds / 60:.0f} minutes"
     return [*machine_table(shared.machine), f"{when}.", ""]
 
@@ -155,6 +157,8 @@ def _missed(held: Held) -> Iterator[str]:
         yield from (f'!!! warning "Missed: {len(told)} of {count} targets"', "", *told, "")
     elif count:
         yield from (f"All {count} targets are met.", "")
+    else:
+        yield from ("No target has been judged yet.", "")
 
 
 def _full(name: str, held: Held) -> list[str]:
@@ -197,8 +201,6 @@ def _lasting(machine: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _day(date: str) -> str:
-    if not date:
-        return "not measured"
     day = datetime.date.fromisoformat(date)
     return f"{day.day} {day:%B %Y}"
 
