@@ -27,6 +27,8 @@ _END_MS = 40_000
 _ANON_SLACK_BYTES = 2 << 20
 _DISK_SLACK_BYTES = 1 << 20
 _TORCH_NAME = re.compile(r"torch_(\d+)_")
+# A lock of multiprocessing's: glibc's name until it is whole, then Python's until it is unlinked.
+_LOCK_NAME = re.compile(r"sem\.(\w{6}|mp-\w+)")
 
 Digests = Mapping[str, str]
 
@@ -107,10 +109,11 @@ def inspect(
 
 
 def shared_memory_left(before: Before, killed: set[int]) -> Iterator[str]:
-    """Names in /dev/shm; one whose maker was killed between two calls of torch's own is removed."""
+    """Names in /dev/shm; those that a kill explains, between two calls of others, are removed."""
     for path in shm_names():
         owner = _TORCH_NAME.match(path.name)
-        if owner is not None and int(owner[1]) in killed:
+        lock = killed and _LOCK_NAME.fullmatch(path.name)
+        if lock or (owner is not None and int(owner[1]) in killed):
             path.unlink()
         elif path.name not in before.shm:
             yield f"{path} was left in shared memory"

@@ -136,13 +136,14 @@ def test_a_run_that_nobody_cleaned(look: Look) -> None:
     look.finds("run-aaaa", "was not cleaned")
 
 
-def test_shared_memory_that_has_a_name(look: Look) -> None:
-    path = SHM / f"torch_{os.getpid()}_1_0"
+@pytest.mark.parametrize("name", [f"torch_{os.getpid()}_1_0", "sem.G2AtWl", "sem.mp-ab1_x"])
+def test_shared_memory_that_has_a_name(name: str, look: Look) -> None:
+    path = SHM / name
     path.touch()
     try:
         look.finds(path.name, "left in shared memory")
-        # Torch makes the name and takes it away in two calls: a kill between them is no leak of
-        # anybody else's.
+        # Torch, or Python, makes the name and takes it away in two calls: a kill between them is
+        # no leak of anybody else's.
         assert look(killed={os.getpid()}) == [] and not path.exists()
     finally:
         path.unlink(missing_ok=True)
