@@ -44,7 +44,8 @@ from overspill.storage.records import FileRecord
 from overspill.units import format_bytes
 
 DEFAULT_BYTES = 2 << 30
-WARM_BYTES = 160 << 20
+# Of the topology on disk: what is sampled in memory.
+WARM_SHARE = 12
 OURS, LIMIT = "overspill", "fio, depth 256"
 READS = "as many reads at random"
 UNASKED = "the same, pages touched unasked"
@@ -82,14 +83,14 @@ def opened(directory: Path, nbytes: int | None = None) -> Iterator[Iterable[Case
 
     Args:
         directory: On the disk to measure.
-        nbytes: Size of the topology on disk; 2 GiB by default. In memory it is 160 MiB at most.
+        nbytes: Size of the topology on disk; 2 GiB by default. In memory it is a twelfth of it.
 
     Yields:
         The cases.
     """
     size = nbytes or DEFAULT_BYTES
     cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
-    with place_for(directory, size + 5 * WARM_BYTES) as place:
+    with place_for(directory, size + 5 * size // WARM_SHARE + (1 << 20)) as place:
         torch.set_num_threads(1)
         os.sched_setaffinity(0, {max(cores)})
         try:
@@ -100,7 +101,7 @@ def opened(directory: Path, nbytes: int | None = None) -> Iterator[Iterable[Case
 
 
 def _cases(place: Path, size: int, cores: set[int]) -> Iterator[Case]:
-    yield _in_memory(_write(place / "warm", min(size, WARM_BYTES), ranked=True))
+    yield _in_memory(_write(place / "warm", size // WARM_SHARE, ranked=True))
     # The reads of the device need more than the core that samples.
     os.sched_setaffinity(0, cores)
     cold = _write(place / "cold", size, ranked=False)
