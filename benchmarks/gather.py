@@ -49,7 +49,8 @@ _WAYS = {
     "plain mmap indexing": "mapped",
     "pread, 32 threads": "pread",
 }
-_SECONDS = 4
+# What a way may take of a round: a second a GiB, so that the device reads most of the file.
+_MOST_SECONDS, _A_SECOND_BYTES = 4, 1 << 30
 # What a row count is scaled to, so that contenders that ran equally long can be compared.
 _ROWS = 100_000
 _WARM_ROWS = 1 << 20
@@ -94,6 +95,7 @@ def _cases(paths: list[Path], records: list[FileRecord]) -> Iterator[Case]:
 def _cold(path: Path, size: int) -> Case:
     seeds = itertools.count(1)
     limit_bytes = max(size // LIMIT_SHARE, LEAST_LIMIT_BYTES)
+    seconds = seconds_for(size)
     contenders = [
         _job(f"{name}{confined}", way, path, seeds, limit_bytes=limit_bytes if confined else None)
         for name, way in _WAYS.items()
@@ -110,7 +112,7 @@ def _cold(path: Path, size: int) -> Case:
         contenders.append(
             Contender(
                 name=LIMIT,
-                act=lambda _: fio.random_read_rate(path, seconds=_SECONDS),
+                act=lambda _: fio.random_read_rate(path, seconds=seconds),
                 timed=lambda rate: _ROWS / rate,
                 nbytes=_ROWS * ROW_BYTES,
                 note="reads of 4 KiB past the page cache, each block once",
@@ -127,11 +129,16 @@ def _cold(path: Path, size: int) -> Case:
     )
 
 
+def seconds_for(size: int) -> int:
+    """How long a way reads a file of a size."""
+    return max(1, min(_MOST_SECONDS, size // _A_SECOND_BYTES))
+
+
 def _job(
     name: str, way: str, path: Path, seeds: Iterator[int], *, limit_bytes: int | None
 ) -> Contender:
     def act(_given: object) -> dict[str, Any]:
-        told = way, path, ROW_BYTES, _SECONDS, next(seeds)
+        told = way, path, ROW_BYTES, seconds_for(path.stat().st_size), next(seeds)
         return run_job("benchmarks.gather_job", *told, limit_bytes=limit_bytes)
 
     def told(found: dict[str, Any] | None) -> Figures:

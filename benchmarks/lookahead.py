@@ -40,7 +40,7 @@ _WAYS = {
     f"{TOGETHER}, hot rows": "lookahead_hot",
     PACKED: "packed",
 }
-_SECONDS = 6
+_SECONDS = 4
 _ROWS = 100_000
 _CHUNK_BYTES = 16 << 20
 

@@ -64,14 +64,14 @@ ENTRIES = (
     _entry("hand_over_ray", 40 * _MIB, 5, 1),
     _entry("release", 512 * _MIB, 5, 3),
     _entry("csr", 160 * _MIB, 5, 3),
-    _entry("build", 320 * _MIB, 3, 3),
-    _entry("build_memory", 1600 * _MIB, 3, 1),
-    _entry("text_ids", 128 * _MIB, 3, 3),
-    _entry("gather", 4 * _GIB, 3, 2),
-    _entry("lookahead", 4 * _GIB, 3, 2),
-    _entry("sampler", _GIB, 5, 2),
-    _entry("training", 6 * _GIB, 3, 2),
-    _entry("cluster", 320 * _MIB, 3, 2),
+    _entry("build", 160 * _MIB, 3, 1),
+    _entry("build_memory", 800 * _MIB, 3, 1),
+    _entry("text_ids", 128 * _MIB, 3, 1),
+    _entry("gather", 2 * _GIB, 3, 1),
+    _entry("lookahead", 2 * _GIB, 3, 1),
+    _entry("sampler", _GIB, 3, 1),
+    _entry("training", 3 * _GIB, 3, 1),
+    _entry("cluster", 320 * _MIB, 3, 1),
 )
 # Run by name only, and why.
 APART = {

@@ -1,4 +1,6 @@
-"""Training with features eight times the memory limit, beside the same with all in memory.
+"""Training with features beyond the memory limit, beside the same with all in memory.
+
+At full size they are eight times the limit; with less of them it stays where torch needs it.
 
 The demo's GraphSAGE, two hops, an epoch of Zipf's popularity and one of uniform. Ours is a process
 in a memory group, its caches cold; the peer has the same sampler and loader, features in shared
@@ -36,7 +38,7 @@ LEAST_LIMIT_BYTES = 768 << 20
 # Of the limit: what the most-used rows may take.
 _HOT_SHARE = 5
 ROW_BYTES = DIMENSIONS * 2
-OURS, IN_MEMORY = "overspill, features 8 times the limit", "the same sampler, all in memory"
+OURS, IN_MEMORY = "overspill, features on disk", "the same sampler, all in memory"
 HOT = f"{OURS}, hot rows"
 BOUND = "the larger of in memory and fio's reads"
 _EDGES_A_NODE = 5

@@ -64,6 +64,12 @@ def test_the_cold_case_runs_in_a_memory_group(
         assert sample.seconds > 0 and sample.figures["rows a second"] > 0
 
 
+def test_a_small_file_is_read_for_less_long() -> None:
+    gib = 1 << 30
+    sizes = (1, gib, 2 * gib + 4096, gather.DEFAULT_BYTES, 64 * gib)
+    assert [gather.seconds_for(size) for size in sizes] == [1, 1, 2, 4, 4]
+
+
 def test_the_warm_and_the_half_warm_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gather, "_WARM_ROWS", 2_000)
     path = tmp_path / "rows"
