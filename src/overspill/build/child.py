@@ -33,7 +33,7 @@ _STDERR_TAIL = 2000
 _END_TIMEOUT_S = 10.0
 # Threads of numeric libraries and malloc's arenas each keep memory of their own. With fixed
 # thresholds large buffers go back to the system as soon as they are freed, while those that Arrow
-# makes for each batch, 1 MiB a column, are used again: their faults took a fifth of its time.
+# makes for each batch, up to 2 MiB a column, are used again: their faults took a fifth of its time.
 _LEAN = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",

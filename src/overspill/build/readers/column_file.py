@@ -2,7 +2,8 @@
 
 Bottleneck: the device. Arrow asks for some hundred KiB at a time; through the page cache these are
 copied from memory that was faulted in and evicted for that alone, which took a third of the time of
-decoding. Here they come from a piece of 1 MiB that lies in the processor's cache.
+decoding. Here they come from a piece of 1 MiB that lies in the processor's cache, while a thread
+reads the next one. Memory: two pieces.
 Limits: whoever reads goes forward through the column; what lies elsewhere is read as asked for.
 """
 
@@ -12,6 +13,8 @@ import io
 import os
 from bisect import bisect_right
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any
 
 from overspill.linux.direct import DIRECT_ALIGNMENT_BYTES, DirectReader, aligned_bytes
@@ -33,12 +36,15 @@ class ColumnFile(io.RawIOBase):
         self._fd, self._nbytes = fd, nbytes
         self._places = sorted(place for place in places if 0 <= place[0] < place[1] <= nbytes)
         self._reader = DirectReader(fd)
-        self._memory = aligned_bytes(PIECE_BYTES + 2 * DIRECT_ALIGNMENT_BYTES)
+        self._memories = [aligned_bytes(PIECE_BYTES + 2 * DIRECT_ALIGNMENT_BYTES) for _ in range(2)]
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="overspill-column")
+        self._coming: _Coming | None = None
         self._piece = memoryview(b"")
         self._first = self._at = 0
 
     def close(self) -> None:
-        """Give the descriptor of the reader back."""
+        """Wait for the thread to end, and give the descriptor of the reader back."""
+        self._pool.shutdown()
         self._reader.__exit__()
         super().close()
 
@@ -80,17 +86,49 @@ class ColumnFile(io.RawIOBase):
     def _part(self, size: int) -> bytes:
         place = self._at - self._first
         if not 0 <= place < len(self._piece):
-            chunk = bisect_right(self._places, (self._at, self._nbytes)) - 1
-            left = self._places[chunk][1] - self._at if chunk >= 0 else 0
-            if left <= 0 or not self._fetch(min(PIECE_BYTES, left)):
+            if not self._fetch():
                 return os.pread(self._fd, size, self._at)
             place = 0
         return bytes(self._piece[place : place + size])
 
-    def _fetch(self, nbytes: int) -> bool:
-        try:
-            start = self._reader.read(self._at, nbytes, self._memory)
-        except EOFError:  # it was cut since: Arrow says so of what is missing
+    def _fetch(self) -> bool:
+        """Take the piece that begins here, and have the one after it read."""
+        coming, self._coming = self._coming, None
+        # Waited for, wanted or not: it is being read into memory that is used again.
+        start = None if coming is None else _started(coming.read)
+        if coming is None or start is None or coming.first != self._at:
+            coming = self._begun(self._at)
+            start = None if coming is None else _started(coming.read)
+        if coming is None or start is None:
             return False
-        self._first, self._piece = self._at, self._memory[start : start + nbytes].data
+        self._memories.reverse()
+        self._first = self._at
+        self._piece = self._memories[1][start : start + coming.nbytes].data
+        self._coming = self._begun(self._first + coming.nbytes, beyond=True)
         return True
+
+    def _begun(self, at: int, *, beyond: bool = False) -> _Coming | None:
+        """Begin to read the piece at a position, or beyond it; None where the column has none."""
+        chunk = max(0, bisect_right(self._places, (at, self._nbytes)) - 1)
+        for start, end in self._places[chunk : chunk + 2]:
+            first = max(at, start)
+            if first < end and (beyond or first == at):
+                nbytes = min(PIECE_BYTES, end - first)
+                read = self._pool.submit(self._reader.read, first, nbytes, self._memories[0])
+                return _Coming(first, nbytes, read)
+        return None
+
+
+@dataclass(frozen=True)
+class _Coming:
+    first: int
+    nbytes: int
+    read: Future[int]
+
+
+def _started(read: Future[int]) -> int | None:
+    """Where in its memory a piece begins; None: the file was cut, as Arrow says of what lacks."""
+    try:
+        return read.result()
+    except EOFError:
+        return None
