@@ -89,9 +89,11 @@ BENCH_STAMP := $(VENV)/.bench-installed
 bench: $(BENCH_STAMP)  ## measure against peers and against the disk, in about 15 minutes
 	$(BIN)/python -m benchmarks --dir $(BENCH_DIR); status=$$?; $(BIN)/python -m benchmarks.page && exit $$status
 
-# One of them by name, at full size, as in `make bench-gather`; BENCH_OPTIONS may say more.
+# One of them by name, at full size, as in `make bench-gather`; BENCH_OPTIONS may say more. One that
+# fails leaves what is kept as it is.
 bench-%: $(BENCH_STAMP)
-	$(BIN)/python -m benchmarks.$* --dir $(BENCH_DIR) $(BENCH_OPTIONS) --json benchmarks/results/$*.json
+	$(BIN)/python -m benchmarks.$* --dir $(BENCH_DIR) $(BENCH_OPTIONS) --json benchmarks/results/$*.new
+	mv benchmarks/results/$*.new benchmarks/results/$*.json
 	$(BIN)/python -m benchmarks.page
 
 $(BENCH_STAMP): $(STAMP)

@@ -47,8 +47,10 @@ class Held:
 
 
 def held_in(directory: Path) -> Held:
-    """Read the results of a directory; without the suite's, there are none of it."""
-    files = {path.stem: read_json(path) for path in sorted(directory.glob("*.json"))}
+    """Read the results of a directory that the template has a place for, the suite's or none."""
+    placed = {_SUITE, *names_in(TEMPLATE.read_text(encoding="utf-8"))}
+    found = [path for path in sorted(directory.glob("*.json")) if path.stem in placed]
+    files = {path.stem: read_json(path) for path in found}
     whole = files.pop(_SUITE, {"date": "", "commit": None, "machine": {}, "seconds": 0})
     shared = {name: whole[name] for name in ("date", "commit", "machine", "seconds")}
     entries = {

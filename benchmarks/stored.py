@@ -81,7 +81,8 @@ def from_plain(held: Mapping[str, Any]) -> Measured:
 
 
 def write_json(path: Path, held: Mapping[str, Any]) -> None:
-    """Write it for people to compare too: one line a value."""
+    """Write it for people to compare too: one line a value. Its directory is made if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
 
 

@@ -58,8 +58,8 @@ def _entry(name: str, size_bytes: int | None, rounds: int, scaling: int | None) 
 _MIB, _GIB = 1 << 20, 1 << 30
 ENTRIES = (
     _entry("import_time", None, 5, None),
-    _entry("spill", _GIB, 5, 3),
-    _entry("load", _GIB, 5, 3),
+    _entry("spill", 512 * _MIB, 5, 3),
+    _entry("load", 512 * _MIB, 5, 3),
     _entry("hand_over", 256 * _MIB, 5, 1),
     _entry("hand_over_ray", 40 * _MIB, 5, 1),
     _entry("release", 512 * _MIB, 5, 3),
@@ -177,7 +177,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed = {name: one["failed"] for name, one in held["entries"].items() if one["failed"]}
     if options.only and options.out.exists():
         held = merged(read_json(options.out), held)
-    options.out.parent.mkdir(exist_ok=True)
     write_json(options.out, held)
     print(f"{len(entries)} benchmarks took {held['seconds']} s; results in {options.out}")
     for name, reason in failed.items():

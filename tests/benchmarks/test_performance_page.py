@@ -134,7 +134,9 @@ def test_results_are_read_from_a_directory_and_the_page_written(
     shared = {name: one.pop(name) for name in ("date", "commit", "machine")}
     write_json(tmp_path / "suite.json", {**shared, "seconds": 60, "entries": {"spill": one}})
     write_json(tmp_path / "gather.json", to_plain(made(date="2026-11-30")))
+    (tmp_path / "loader_endurance.json").write_text("[]")  # no cases: it has no tables
     kept = held_in(tmp_path)
+    assert list(kept.full) == ["gather"]
     assert kept.suite["spill"].date == "2026-12-01" and kept.full["gather"].date == "2026-11-30"
     template, page, plots = (tmp_path / name for name in ("template", "page.md", "plots"))
     template.write_text("{{ spill }}\n")

@@ -12,7 +12,7 @@ from made_results import made, made_result
 
 
 def test_results_come_back_as_they_were_but_cannot_be_run(tmp_path: Path) -> None:
-    path = tmp_path / "held.json"
+    path = tmp_path / "new" / "held.json"
     write_json(path, to_plain(made()))
     held = from_plain(read_json(path))
     (result,) = held.results
