@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from overspill.cluster.building import seeing, standing
+from overspill.cluster.building import claims, seeing, standing
 from overspill.cluster.building.claims import claimed
 from overspill.cluster.building.finishing import Staged, finish_parts
 from overspill.cluster.building.job import WORK_NAME, JobPlan, publish_plan, read_plan
@@ -24,6 +24,7 @@ from overspill.cluster.building.request import request_build
 from overspill.cluster.building.seeing import Lookout
 from overspill.cluster.building.tasks import Task
 from overspill.errors import OutputDirError
+from overspill.linux.locks import lock_exclusive
 from overspill.storage.partition_manifest import PARTITION_NAME
 
 SCRIPT = """
@@ -162,6 +163,20 @@ def test_a_part_is_built_by_one_run_at_a_time(plan: JobPlan) -> None:
     publish_plan(plan)
     tidy(plan, send=lambda _: None)
     assert not Path(plan.out).exists()
+
+
+def test_a_lock_that_went_while_it_was_taken_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = tmp_path / "lock"
+
+    def taken_late(fd: int, *, blocking: bool) -> bool:
+        lock.unlink()  # by the run that had it, as it ended
+        return lock_exclusive(fd, blocking=blocking)
+
+    monkeypatch.setattr(claims, "lock_exclusive", taken_late)
+    with pytest.raises(OutputDirError, match="another run is staging"), claimed(lock, "staging"):
+        pass
 
 
 def here(tasks: list[Task]) -> list[Any]:

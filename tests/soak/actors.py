@@ -136,7 +136,8 @@ def _live(
     status = 70  # before it could act
     try:
         os.setsid()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
         output = os.open(directory / "output", os.O_WRONLY | os.O_APPEND)
         for number, fd in enumerate((os.open(os.devnull, os.O_RDONLY), output, output)):
             os.dup2(fd, number)

@@ -28,7 +28,7 @@ _MOST_ACTS = 40
 
 @dataclass(frozen=True)
 class Extent:
-    """How long it plays: until the time is over or the rounds are, but one round at least."""
+    """How long it plays, set up: until the time is over or the rounds are, but one at least."""
 
     seconds: float
     rounds: int | None = None
@@ -57,8 +57,8 @@ class Soak:
 
     def play(self, extent: Extent) -> Counts:
         """Set up, play, resume in peace what is left unfinished, and inspect all the while."""
-        end_s = time.monotonic() + extent.seconds
         self._set_up()
+        end_s = time.monotonic() + extent.seconds
         number = 0
         while number == 0 or (time.monotonic() < end_s and number != extent.rounds):
             number += 1
@@ -167,6 +167,7 @@ class Soak:
                 self._digests,
                 self._killed,
             )
+            self._killed.clear()
         self.counts.violate(round_name, left)
         for path in self._stage.tmp.iterdir():  # sockets and scratch of torch's killed processes
             shutil.rmtree(path) if path.is_dir() else path.unlink()

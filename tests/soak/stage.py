@@ -8,9 +8,12 @@ directory, and an empty group.
 from __future__ import annotations
 
 import os
+import select
 import shutil
+import signal
 import subprocess
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -104,6 +107,18 @@ class Stage:
             "PYTHONFAULTHANDLER": "1",
         }
 
+    def _end_members(self) -> None:
+        """End who still plays: nobody, unless the supervisor was told to end."""
+        while members := self.members():
+            for pid in members:
+                with suppress(ProcessLookupError):
+                    fd = os.pidfd_open(pid)
+                    try:
+                        signal.pidfd_send_signal(fd, signal.SIGKILL)
+                        select.select([fd], [], [])
+                    finally:
+                        os.close(fd)
+
     @property
     def _directory(self) -> Path:
         assert self.group.directory is not None
@@ -118,6 +133,7 @@ class Stage:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._end_members()
         self.group.close()
         run(["umount", str(self.disk)])
         shutil.rmtree(self.place)

@@ -4,7 +4,8 @@ The sampler follows row pointers and neighbour ids without looking at their boun
 dataset reads no payload; who reads every byte anyway, for its checksum, can look here.
 
 Bottleneck: one or two passes over a piece that lies in the processor's cache, several times faster
-than its digest. Holds one piece's comparison, an eighth of it.
+than its digest. Holds one piece's comparison, at most a quarter of it, or three
+where something is wrong.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from pyarrow import types
 
 from overspill.build.pipeline import prefetched
 from overspill.build.readers.arrow_tables import ArrowTable, Batches, arrow_errors, keep_arrow_small
-from overspill.build.readers.column_file import ColumnFile
+from overspill.build.readers.column_file import PIECE_BYTES, ColumnFile
 from overspill.build.readers.source import SourceFile
 from overspill.build.readers.table import TableEdges, pick_columns
 from overspill.build.spec import EdgeSpec
@@ -72,7 +72,13 @@ class ParquetTable(ArrowTable):
                 total += _DICTIONARIES * max(map(_dictionary_bytes, chunks), default=0)
             # The page, what it was inflated from, and half of a dictionary.
             total += min(largest, _PAGE_BYTES) * 5 // 2 + _BUFFER_BYTES
-        return total
+        pieces = 2 * len(_places(metadata, columns)) if len(columns) <= 2 else 0
+        # Batches are no larger than what the plan reads at a time, of which it has eight.
+        return total + pieces * PIECE_BYTES
+
+    def _most_rows(self, columns: Sequence[str]) -> int:
+        numbers = all(types.is_primitive(self._schema.field(name).type) for name in columns)
+        return _MOST_ROWS_OF_NUMBERS if numbers else _MOST_ROWS
 
     def batches(self, columns: Sequence[str], most_rows: int) -> Batches:
         """Yield some columns of at most so many rows."""
@@ -80,9 +86,7 @@ class ParquetTable(ArrowTable):
             return
         with self._source.opened() as file, arrow_errors(self.path, "Parquet"):
             metadata = _open(file).metadata
-        numbers = all(types.is_primitive(self._schema.field(name).type) for name in columns)
-        most_rows = min(most_rows, _MOST_ROWS_OF_NUMBERS if numbers else _MOST_ROWS)
-        rows = min(most_rows, _rows_at_a_time(metadata, columns))
+        rows = min(most_rows, self._most_rows(columns), _rows_at_a_time(metadata, columns))
         half = len(columns) // 2 if _row_bytes(metadata, columns) <= _NARROW_ROW_BYTES else 0
         done = 0
         with arrow_errors(self.path, "Parquet"):
@@ -98,7 +102,10 @@ class ParquetTable(ArrowTable):
         if not some:
             yield from rest
             return
-        with closing(cast("Any", prefetched(self._decoded(some, rows)))) as ahead:
+        with (
+            closing(cast("Any", rest)),
+            closing(cast("Any", prefetched(self._decoded(some, rows)))) as ahead,
+        ):
             held: list[list[pa.Array]] = [[], []]
             while True:
                 for place, batches in enumerate((ahead, rest)):
@@ -123,7 +130,8 @@ class ParquetTable(ArrowTable):
             metadata = _open(file).metadata
             places = _places(metadata, columns)
             if len(places) == 1:
-                extents = _extents(metadata, places[0])
+                groups = self._groups or range(metadata.num_row_groups)
+                extents = _extents(metadata, groups, places[0])
                 file = ColumnFile(file.fileno(), self._source.nbytes, extents)
                 stack.enter_context(file)
             opened = _open(file, metadata)
@@ -139,10 +147,10 @@ def _open(file: Any, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
     return pq.ParquetFile(file, metadata=metadata, buffer_size=_BUFFER_BYTES, pre_buffer=False)
 
 
-def _extents(metadata: pq.FileMetaData, place: int) -> list[tuple[int, int]]:
-    """Where the chunks of a column begin and end in the file."""
+def _extents(metadata: pq.FileMetaData, groups: Sequence[int], place: int) -> list[tuple[int, int]]:
+    """Where the chunks of a column begin and end in the file, in some row groups."""
     found = []
-    for number in range(metadata.num_row_groups):
+    for number in groups:
         chunk = metadata.row_group(number).column(place)
         start = chunk.data_page_offset
         if chunk.has_dictionary_page:

@@ -30,7 +30,7 @@ def claimed(lock: Path, doing: str) -> Iterator[None]:
     except OSError as error:
         raise unwritable(lock.parent, error) from error
     try:
-        if not lock_exclusive(fd, blocking=False):
+        if not (lock_exclusive(fd, blocking=False) and _is_still(fd, lock)):
             raise OutputDirError(
                 f"another run is {doing}",
                 path=str(lock.parent),
@@ -39,3 +39,11 @@ def claimed(lock: Path, doing: str) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+def _is_still(fd: int, lock: Path) -> bool:
+    """Whether the file is the one at its path: a run that ended may have removed it meanwhile."""
+    try:
+        return os.path.samestat(os.fstat(fd), lock.stat())
+    except FileNotFoundError:
+        return False

@@ -119,6 +119,13 @@ def _has_files(place: Path, report: SplitReport) -> bool:
             sizes = {entry.name: entry.stat().st_size for entry in entries}
     except FileNotFoundError:  # they go while they are looked at
         return False
+    except OSError as error:
+        raise FormatError(
+            f"cannot look into {place}: {error.strerror}",
+            path=str(place),
+            errno=error.errno,
+            remedy="make it readable, or remove the directory and build anew",
+        ) from error
     return all(sizes.get(name) == nbytes for name, nbytes in _files_of(report))
 
 
