@@ -20,6 +20,7 @@ from soak.inspection import Before, Output, digests_of, inspect, processes_left
 from soak.repertoire import ACTIONS, PEACEFUL, Repertoire
 from soak.stage import Stage
 from soak.trouble import Troubles, free
+from soak.verdicts import shortened
 
 _HANG_S = 120
 _WIDTH = 3
@@ -153,7 +154,7 @@ class Soak:
         self._killed.update(actor.killed)
         self._repertoire.end(actor, "hung")
         self._count(actor, "hung", None)
-        told = f"{actor.action} {actor.options} took more than {extent.hang_s} s\n{said[-8000:]}"
+        told = f"{actor.action} {actor.options} took more than {extent.hang_s} s\n{shortened(said)}"
         self.counts.violate(round_name, [told])
 
     def _inspect(self, round_name: str) -> None:

@@ -26,6 +26,7 @@ MEMORY_BYTES = 640 << 20
 DISK_BYTES = 192 << 20
 SHM_BYTES = 24 << 20
 SMALLEST_SPILL_BYTES = 64 << 10
+_LONGEST_TEMPORARY = 40
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,9 @@ class Stage:
         """Make it; the calling process, which must have one thread, moves to the namespace."""
         if not isolate_shared_memory(SHM_BYTES):
             raise SystemExit("soak: no mounts of its own can be made; run it as root")
+        # Where a socket's path is too long, torch's loaders wait for ever for what cannot be sent.
+        if len(tempfile.gettempdir()) > _LONGEST_TEMPORARY:
+            raise SystemExit(f"soak: TMPDIR is longer than {_LONGEST_TEMPORARY} characters")
         place = Path(tempfile.mkdtemp(prefix="overspill-soak-"))
         image, disk = place / "disk.img", place / "disk"
         image.touch()

@@ -35,7 +35,7 @@ AFTER_A_KILL = {
     "ConnectionResetError": "",
     "RuntimeError": _OF_A_WORKER,
 }
-_LONGEST_TEXT = 6000
+_LONGEST_PART = 4000
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,15 @@ def judge(actor: Actor) -> Verdict:
     return _violation(actor, f"raised {name}, which nothing explains", told["trace"])
 
 
+def shortened(text: str) -> str:
+    """A long text without its middle: traces of a fault begin with what it was."""
+    if len(text) <= 2 * _LONGEST_PART:
+        return text
+    return f"{text[:_LONGEST_PART]}\n[...]\n{text[-_LONGEST_PART:]}"
+
+
 def _violation(actor: Actor, what: str, trace: str = "") -> Verdict:
-    said = f"{trace}\n{actor.output()}".strip()[-_LONGEST_TEXT:]
+    said = shortened(f"{trace}\n{actor.output()}".strip())
     killed = f"killed in its family: {actor.killed or 'none'}"
     return Verdict(
         "violation", f"{actor.action} {actor.options} (pid {actor.pid}) {what}; {killed}\n{said}"
