@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from overspill.build import journal
 from overspill.build.directory import MARKER_NAME, BuildDirectory
 from overspill.errors import OutputDirError
+from overspill.linux import locks
 from overspill.storage.manifest import Manifest
 from small_graphs import random_graph
 
@@ -148,7 +148,7 @@ def test_a_marker_that_went_while_it_was_locked_is_another_builds(
         marker.unlink()  # whoever had the lock has published
         return True
 
-    monkeypatch.setattr(journal, "lock_exclusive", lock)
+    monkeypatch.setattr(locks, "lock_exclusive", lock)
     with pytest.raises(OutputDirError, match="another build is writing"), BuildDirectory(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == []

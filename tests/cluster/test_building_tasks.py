@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from overspill.cluster.building import claims, seeing, standing
+from overspill.cluster.building import seeing, standing
 from overspill.cluster.building.claims import claimed
 from overspill.cluster.building.finishing import Staged, finish_parts
 from overspill.cluster.building.job import WORK_NAME, JobPlan, publish_plan, read_plan
@@ -24,6 +24,7 @@ from overspill.cluster.building.request import request_build
 from overspill.cluster.building.seeing import Lookout
 from overspill.cluster.building.tasks import Task
 from overspill.errors import OutputDirError
+from overspill.linux import locks
 from overspill.linux.locks import lock_exclusive
 from overspill.storage.partition_manifest import PARTITION_NAME
 
@@ -170,11 +171,11 @@ def test_a_lock_that_went_while_it_was_taken_is_none(
 ) -> None:
     lock = tmp_path / "lock"
 
-    def taken_late(fd: int, *, blocking: bool) -> bool:
+    def taken_late(fd: int) -> bool:
         lock.unlink()  # by the run that had it, as it ended
-        return lock_exclusive(fd, blocking=blocking)
+        return lock_exclusive(fd)
 
-    monkeypatch.setattr(claims, "lock_exclusive", taken_late)
+    monkeypatch.setattr(locks, "lock_exclusive", taken_late)
     with pytest.raises(OutputDirError, match="another run is staging"), claimed(lock, "staging"):
         pass
 

@@ -19,6 +19,7 @@ from overspill.linux.locks import (
     lock_shared,
     mark_span,
     marked_bytes,
+    open_locked,
     unlock,
 )
 
@@ -180,3 +181,32 @@ def test_the_kernel_lists_who_took_a_lock(holders: tuple[int, int], tmp_path: Pa
 
 def _refuses(*_arguments: object) -> None:
     raise OSError(errno.EINVAL, "Invalid argument")
+
+
+def test_a_file_is_opened_and_locked_by_one(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    held = open_locked(path)
+    assert held is not None and open_locked(path) is None
+    os.close(held)
+    again = open_locked(path, flags=os.O_APPEND)
+    assert again is not None
+    os.close(again)
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    with pytest.raises(OSError, match="symbolic links"):
+        open_locked(link)
+
+
+def test_a_locked_file_that_was_removed_is_nobodys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "lock"
+
+    def removed(fd: int) -> bool:
+        path.unlink()
+        return lock_exclusive(fd)
+
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    monkeypatch.setattr(locks, "lock_exclusive", removed)
+    assert open_locked(path) is None
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

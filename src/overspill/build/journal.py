@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from overspill.errors import FormatError, OutputDirError
-from overspill.linux.locks import lock_exclusive
+from overspill.linux.locks import open_locked
 from overspill.storage.manifest import MANIFEST_NAME, UNFINISHED_NAME, read_manifest
 from overspill.storage.records import require_inside
 
@@ -145,16 +145,9 @@ def lock_marker(marker: Path) -> int:
     Raises:
         OutputDirError: Another build holds it.
     """
-    fd = os.open(marker, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
-    try:
-        # The inode is compared after locking: the build that held the lock may have removed it.
-        with suppress(FileNotFoundError):
-            if lock_exclusive(fd, blocking=False) and os.path.samestat(os.fstat(fd), marker.stat()):
-                return fd
-    except BaseException:
-        os.close(fd)
-        raise
-    os.close(fd)
+    fd = open_locked(marker, flags=os.O_APPEND)
+    if fd is not None:
+        return fd
     raise OutputDirError(
         f"another build is writing {marker.parent}",
         path=str(marker.parent),

@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from contextlib import suppress
 from pathlib import Path
 
 from overspill.errors import UnavailableError
@@ -51,6 +52,33 @@ def lock_shared(fd: int, *, blocking: bool = True) -> bool:
 def lock_exclusive(fd: int, *, blocking: bool = False) -> bool:
     """Take or convert to an exclusive lock; see `lock_shared` for the rest."""
     return _flock(fd, "LOCK_EX", blocking=blocking)
+
+
+def open_locked(path: Path, *, flags: int = 0) -> int | None:
+    """Open a file, or make it, and lock it alone; the descriptor holds the lock.
+
+    Args:
+        path: The file; a link is not followed.
+        flags: More flags to open it with.
+
+    Returns:
+        The descriptor; None where another holder has the lock, or had it and removed the file.
+
+    Raises:
+        OSError: It cannot be opened.
+        UnavailableError: The file system has no locks.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o644)
+    try:
+        with suppress(FileNotFoundError):
+            # The inode is compared after locking: whoever held the lock may have removed it.
+            if lock_exclusive(fd) and os.path.samestat(os.fstat(fd), path.stat()):
+                return fd
+    except BaseException:
+        os.close(fd)
+        raise
+    os.close(fd)
+    return None
 
 
 def unlock(fd: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from overspill.build.directory import unwritable
 from overspill.errors import OutputDirError
-from overspill.linux.locks import lock_exclusive
+from overspill.linux.locks import open_locked
 
 
 @contextmanager
@@ -26,24 +26,16 @@ def claimed(lock: Path, doing: str) -> Iterator[None]:
     """
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
-        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = open_locked(lock)
     except OSError as error:
         raise unwritable(lock.parent, error) from error
+    if fd is None:
+        raise OutputDirError(
+            f"another run is {doing}",
+            path=str(lock.parent),
+            remedy="wait for it to end, or end it; the same call or command then goes on",
+        )
     try:
-        if not (lock_exclusive(fd, blocking=False) and _is_still(fd, lock)):
-            raise OutputDirError(
-                f"another run is {doing}",
-                path=str(lock.parent),
-                remedy="wait for it to end, or end it; the same call or command then goes on",
-            )
         yield
     finally:
         os.close(fd)
-
-
-def _is_still(fd: int, lock: Path) -> bool:
-    """Whether the file is the one at its path: a run that ended may have removed it meanwhile."""
-    try:
-        return os.path.samestat(os.fstat(fd), lock.stat())
-    except FileNotFoundError:
-        return False
