@@ -340,6 +340,12 @@ ROWS: list[tuple[dict[str, Any], str, str, str]] = [
         "sudo systemctl set-property user.slice TasksMax=10000",
     ),
     (
+        {"tasks": TaskUse(path="/sys/fs/cgroup/user@1000.service/a.scope", count=1, limit=9)},
+        "limits problem",
+        "8 more processes",
+        "systemctl --user set-property a.scope TasksMax=8192",
+    ),
+    (
         {"tasks": TaskUse(path="/g", count=1, limit=512), "surroundings": "podman"},
         "limits advice",
         "511 more",

@@ -57,7 +57,7 @@ def verify(
     for problem in problems:
         say(harmless(f"overspill: {problem.path}: {problem.reason}"), err=True, indent=2)
     if problems:
-        say("  what to do: build the dataset again, or copy the file anew", err=True)
+        say("  what to do: build the dataset again, or copy anew what differs", err=True)
         raise typer.Exit(1)
     if not as_json:
         parts = f" in {counted(len(places) - 1, 'part')}" if len(places) > 1 else ""

@@ -44,9 +44,16 @@ def _host_limit(group: Path, wanted_bytes: int) -> str:
     if any(part.startswith(("slurm", "job_")) for part in group.parts):
         return f"sbatch --mem={size} COMMAND"
     if group.suffix in (".service", ".scope", ".slice"):
-        return f"sudo systemctl set-property {shlex.quote(group.name)} MemoryMax={size}"
+        return _unit_property(group, f"MemoryMax={size}")
     name = "memory.limit_in_bytes" if "memory" in group.parts else "memory.max"
     return f"echo {wanted_bytes} | sudo tee {shlex.quote(str(group / name))}"
+
+
+def _unit_property(group: Path, setting: str) -> str:
+    # A user's own units are his manager's, which the system's does not know.
+    own = any(part.startswith("user@") for part in group.parts[:-1])
+    manager = "systemctl --user" if own else "sudo systemctl"
+    return f"{manager} set-property {shlex.quote(group.name)} {setting}"
 
 
 def larger_shm(place: Surroundings, wanted_bytes: int) -> Remedy:
@@ -113,7 +120,7 @@ def more_tasks(place: Surroundings, group: str, wanted: int) -> Remedy:
         return Remedy(f"{place} run --pids-limit={wanted} IMAGE")
     path = Path(group)
     if path.suffix in (".service", ".scope", ".slice"):
-        return Remedy(f"sudo systemctl set-property {shlex.quote(path.name)} TasksMax={wanted}")
+        return Remedy(_unit_property(path, f"TasksMax={wanted}"))
     return Remedy(f"echo {wanted} | sudo tee {shlex.quote(str(path / 'pids.max'))}")
 
 

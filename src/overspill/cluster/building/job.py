@@ -151,6 +151,16 @@ def publish_plan(plan: JobPlan) -> None:
     publish_json(plan.work / PLAN_NAME, {"format": FORMAT, "version": VERSION, **asdict(plan)})
 
 
+def unreadable(path: Path, error: OSError) -> FormatError:
+    """The error of what a build left, and cannot be read."""
+    return FormatError(
+        f"cannot read {path}: {error.strerror}",
+        path=str(path),
+        errno=error.errno,
+        remedy="make it readable, or remove the directory and build anew",
+    )
+
+
 def read_plan(out: Path) -> JobPlan | None:
     """The plan on this machine; None where there is none.
 
@@ -164,12 +174,7 @@ def read_plan(out: Path) -> JobPlan | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise FormatError(
-            f"cannot read {path}: {error.strerror}",
-            path=str(path),
-            errno=error.errno,
-            remedy="make it readable, or remove the directory and build anew",
-        ) from error
+        raise unreadable(path, error) from error
     held = parse_document(text, path, form=FORMAT, version=VERSION)
     try:
         return JobPlan.from_json(held)

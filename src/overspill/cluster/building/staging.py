@@ -12,9 +12,9 @@ from overspill.build.parting.split_spec import SplitReport, row_file
 from overspill.build.parting.stage_split import stage_split
 from overspill.build.parting.staged_edges import warm_staging
 from overspill.cluster.building.claims import claimed
-from overspill.cluster.building.job import JobPlan, PlannedSplit
+from overspill.cluster.building.job import JobPlan, PlannedSplit, unreadable
 from overspill.cluster.building.parts import FinishedPart, finished_part
-from overspill.errors import FormatError, UnavailableError
+from overspill.errors import UnavailableError
 from overspill.kernels.jit import leave_out_linear_algebra
 from overspill.linux.cgroups import available_memory_bytes
 from overspill.storage.json_files import not_understood, parse_document, publish_json
@@ -99,12 +99,7 @@ def read_report(place: Path, plan: str) -> SplitReport | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise FormatError(
-            f"cannot read {path}: {error.strerror}",
-            path=str(path),
-            errno=error.errno,
-            remedy="make it readable, or remove the directory and build anew",
-        ) from error
+        raise unreadable(path, error) from error
     held = parse_document(text, path, form=_FORMAT, version=_VERSION)
     try:
         report = SplitReport.from_json(held)
@@ -120,12 +115,7 @@ def _has_files(place: Path, report: SplitReport) -> bool:
     except FileNotFoundError:  # they go while they are looked at
         return False
     except OSError as error:
-        raise FormatError(
-            f"cannot look into {place}: {error.strerror}",
-            path=str(place),
-            errno=error.errno,
-            remedy="make it readable, or remove the directory and build anew",
-        ) from error
+        raise unreadable(place, error) from error
     return all(sizes.get(name) == nbytes for name, nbytes in _files_of(report))
 
 
