@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from benchmarks.harness import MIN_ROUNDS, Case, Result, narrowed, run_case
@@ -132,6 +133,19 @@ def told_to_end() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def end_put_off() -> Iterator[None]:
+    """For the span, SIGTERM waits, and is handled at its end: what begins in it is known then."""
+    waiting: list[tuple[int, FrameType | None]] = []
+    before = signal.signal(signal.SIGTERM, lambda *what: waiting.append(what))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if waiting and callable(before):
+        before(*waiting[0])
 
 
 def _progress(line: str) -> None:

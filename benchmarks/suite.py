@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command import exact_size, told_to_end
+from benchmarks.command import end_put_off, exact_size, told_to_end
 from benchmarks.machine import described
 from benchmarks.stored import (
     Measured,
@@ -161,14 +161,17 @@ def _measured(
 
 
 def _run(argv: list[str]) -> int:
-    with subprocess.Popen(argv, cwd=RESULTS.parents[1]) as child:
-        try:
-            return child.wait()
-        except BaseException:
-            # It removes what it wrote: SIGTERM, and wait.
+    child = None
+    try:
+        # Told to end while it starts, nobody would know of it.
+        with end_put_off():
+            child = subprocess.Popen(argv, cwd=RESULTS.parents[1])
+        return child.wait()
+    except BaseException:
+        if child is not None:  # it removes what it wrote: SIGTERM, and wait
             child.terminate()
             child.wait()
-            raise
+        raise
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

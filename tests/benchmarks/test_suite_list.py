@@ -123,22 +123,44 @@ def test_the_suite_runs_a_real_benchmark_and_writes_what_it_found(
     assert list(tmp_path.iterdir()) == [out.parent]
 
 
-def test_a_suite_that_is_told_to_end_waits_for_its_benchmark(tmp_path: Path) -> None:
+# Removes on SIGTERM what it wrote; ends at the latest with its parent, whose pipe it holds.
+BENCHMARK = """
+import os, pathlib, signal, sys
+left, told = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+def end(*_):
+    left.unlink()
+    os._exit(143)
+signal.signal(signal.SIGTERM, end)
+left.touch()
+os.write(told, b"x")
+sys.stdin.read()
+"""
+SUITE = """
+import os, signal, subprocess, sys
+from benchmarks import suite
+tells, told = os.pipe()
+class Started(subprocess.Popen):
+    def __init__(self, argv, **options):
+        super().__init__([*argv, str(told)], stdin=subprocess.PIPE, pass_fds=[told], **options)
+        os.read(tells, 1)
+        if sys.argv[3] == "starts":  # before anybody has it
+            os.kill(os.getpid(), signal.SIGTERM)
+    def wait(self, timeout=None):
+        if sys.argv[3] == "runs" and not self.signalled:
+            self.signalled = True
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().wait(timeout)
+    signalled = False
+subprocess.Popen = Started
+with suite.told_to_end():
+    suite._run([sys.executable, "-c", sys.argv[1], sys.argv[2]])
+"""
+
+
+@pytest.mark.parametrize("moment", ["starts", "runs"])
+def test_a_suite_that_is_told_to_end_waits_for_its_benchmark(tmp_path: Path, moment: str) -> None:
     left = tmp_path / "left"
-    child = (
-        "import os, pathlib, signal, sys\n"
-        "def end(*_): pathlib.Path(sys.argv[1]).unlink(); os._exit(143)\n"
-        "signal.signal(signal.SIGTERM, end)\n"
-        "pathlib.Path(sys.argv[1]).touch()\n"
-        "os.kill(os.getppid(), signal.SIGTERM)\n"
-        "while True: signal.pause()\n"
-    )
-    parent = (
-        "import sys; from benchmarks import suite\n"
-        "with suite.told_to_end(): suite._run([sys.executable, '-c', sys.argv[1], sys.argv[2]])\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", parent, child, str(left)], cwd=HERE.parent, timeout=60, check=False
-    )
+    argv = [sys.executable, "-c", SUITE, BENCHMARK, str(left), moment]
+    done = subprocess.run(argv, cwd=HERE.parent, timeout=300, check=False)
     assert done.returncode == 128 + signal.SIGTERM
     assert not left.exists()

@@ -268,7 +268,7 @@ def test_a_limit_on_open_files_is_told_as_such(
     assert caught.value.errno == number and remedy in (caught.value.remedy or "")
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 def test_a_pipe_in_the_place_of_the_file_is_not_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_bytes(b"x" * PAGE_BYTES)

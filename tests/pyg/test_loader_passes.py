@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -64,17 +65,34 @@ def test_a_fork_while_a_thread_makes_a_batch_leaves_workers_no_lock(ds: Dataset)
     stop_workers(loader, batches)
 
 
+class ToldLock:
+    """A loader's lock that tells when two have come to it, whether they hold it or wait for it."""
+
+    def __init__(self, loader: NeighborLoader) -> None:
+        self._lock, self._coming = threading.RLock(), itertools.count()
+        self.both_came = threading.Event()
+        loader._maker.beginning = self  # type: ignore[assignment]
+
+    def __enter__(self) -> None:
+        if next(self._coming) == 1:
+            self.both_came.set()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 def test_first_passes_of_two_threads_pack_once(
     tmp_path: Path, ds: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loader = users(ds, pack=tmp_path / "pack")
     expected = all_listed(users(ds))
-    second_begins, packed = threading.Event(), []
+    lock, packed = ToldLock(loader), []
     made = PackPlace.opened_or_made
 
     def slow(self: PackPlace, outs: Any) -> Any:
         packed.append(threading.get_ident())
-        second_begins.wait(1)  # with the lock it comes no further: nobody sets it
+        assert lock.both_came.wait(60)  # with the lock the second comes no further
         return made(self, outs)
 
     monkeypatch.setattr(PackPlace, "opened_or_made", slow)
@@ -86,17 +104,14 @@ def test_first_passes_of_two_threads_pack_once(
 def test_each_threads_pass_is_an_epoch_of_its_own(ds: Dataset) -> None:
     alone = users(ds)
     expected = [all_listed(alone) for _ in range(2)]
-    both = threading.Barrier(2, timeout=120)
     loader = users(ds)
+    lock = ToldLock(loader)
     begin = loader._batches.__class__.__iter__
 
     class Slow(type(loader._batches)):  # type: ignore[misc]
         def __iter__(self) -> Any:
             # Another pass that began here would take the epoch for its own.
-            try:
-                both.wait(0.2)
-            except threading.BrokenBarrierError:
-                both.reset()
+            assert lock.both_came.wait(60)
             return begin(self)
 
     loader._batches.__class__ = Slow

@@ -267,7 +267,7 @@ def test_checksums_find_any_change_of_a_header(
     assert Path(problem.path).name == "ids" and "header" in problem.reason
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", ["pipe", "endless", "directory"])
 def test_what_is_no_regular_file_is_refused_unread(
     tmp_path: Path, manifest: Manifest, kind: str

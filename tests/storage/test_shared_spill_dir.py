@@ -185,7 +185,7 @@ def test_a_link_in_place_of_a_run_is_not_followed(tmp_path: Path) -> None:
         os.close(lease)
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(120)
 def test_a_pipe_in_place_of_a_lease_keeps_nobody_waiting(tmp_path: Path) -> None:
     directory = tmp_path / run_name("d")
     directory.mkdir()
