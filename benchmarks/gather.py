@@ -245,8 +245,6 @@ def _write(path: Path, nbytes: int) -> FileRecord:
     with ArrayWriter(path, dtype="uint8", shape=(nbytes,)) as writer:
         for start in range(0, nbytes, _CHUNK_BYTES):
             writer.append(chunk[: nbytes - start])
-    if writer.result is None:
-        raise RuntimeError(f"{path} was not finished")
     return writer.result
 
 

@@ -340,7 +340,6 @@ def _written(path: Path, dtype: str, count: int, parts: Iterable[npt.NDArray[Any
     with ArrayWriter(path, dtype=dtype, shape=(count,)) as writer:
         for part in parts:
             writer.append(part)
-    assert writer.result is not None
     return writer.result
 
 

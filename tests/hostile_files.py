@@ -164,7 +164,6 @@ def _pack(place: Path) -> Target:
     place.mkdir()
     with ArrayWriter(place / "counts", dtype="int64", shape=(0, 0)) as writer:
         pass
-    assert writer.result is not None
     held = {
         "format": "overspill-pack",
         "version": 1,

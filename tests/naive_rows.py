@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,16 @@ def random_rows(dtype: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray
     nbytes = count * STORED_DTYPES[dtype][1]
     bits = np.random.default_rng(seed).integers(0, 256, nbytes, dtype=np.uint8)
     return (bits & 1 if dtype == "bool" else bits).view(kind).reshape(shape)
+
+
+@dataclass(frozen=True)
+class MadeRows:
+    """See `row_sources.RowSource`: rows that a function makes, given the size that is wanted."""
+
+    count: int
+    dtype: str
+    row_shape: tuple[int, ...]
+    pieces: Callable[[int], Iterator[np.ndarray]]
 
 
 def cut(array: np.ndarray, size: int) -> Iterator[np.ndarray]:

@@ -38,7 +38,6 @@ def write_array(path: Path, values: np.ndarray, dtype: str | None = None) -> Fil
     with ArrayWriter(path, dtype=dtype or str(values.dtype), shape=values.shape) as writer:
         if values.size:
             writer.append(values)
-    assert writer.result is not None
     return writer.result
 
 

@@ -66,6 +66,11 @@ def _rebuild(kind: type[OverspillError], message: str, fields: dict[str, Any]) -
     return error
 
 
+def sentence_of(error: BaseException) -> str:
+    """What an error says, to be quoted in the message of another that has a remedy of its own."""
+    return error.message if isinstance(error, OverspillError) else str(error)
+
+
 class SettingsError(OverspillError, ValueError):
     """A setting or an environment variable cannot be understood."""
 

@@ -14,6 +14,7 @@ from overspill.build.construct import construct
 from overspill.build.describe import describe_build
 from overspill.build.directory import MARKER_NAME, BuildDirectory, is_unfinished_build
 from overspill.build.inputs import Inputs
+from overspill.build.journal import listed_entries
 from overspill.build.progress import Event
 from overspill.errors import DiskRefusedError, FormatError, OutputDirError
 from overspill.storage.manifest import Manifest, read_manifest
@@ -196,7 +197,7 @@ def test_a_list_that_leaves_the_directory_is_refused(tmp_path: Path, entry: obje
     (tmp_path / "precious").write_text("mine")
     with (out / MARKER_NAME).open("a") as marker:
         marker.write(json.dumps(entry) + "\n")
-    with pytest.raises(FormatError), BuildDirectory(out):
+    with pytest.raises(FormatError, match="remedy: remove the unfinished"), BuildDirectory(out):
         pass
     assert (tmp_path / "precious").exists()
 
@@ -209,7 +210,7 @@ def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
     (out / "nodes" / "x").unlink()
     (out / "nodes").rmdir()
     (out / "nodes").symlink_to(elsewhere)
-    with pytest.raises(FormatError, match="link"), BuildDirectory(out):
+    with pytest.raises(FormatError, match="link; remedy: remove the link"), BuildDirectory(out):
         pass
     assert (elsewhere / "x").read_text() == "mine"
 
@@ -244,6 +245,18 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DiskRefusedError), BuildDirectory(tmp_path / "file" / "out"):
         pass
+    with pytest.raises(OutputDirError, match="not a directory; remedy: choose"):
+        BuildDirectory(tmp_path / "file").__enter__()
+
+
+def test_array_files_are_listed_with_what_they_are_called_at_first(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), BuildDirectory(tmp_path / "out") as directory:
+        with directory.array("nodes/x", dtype="int64", shape=(9,), at_most=True) as writer:
+            writer.append(np.arange(3))
+        assert (writer.result.path, writer.result.shape) == ("nodes/x", (3,))
+        assert listed_entries(directory.path, "nodes/x") == ["nodes/x", "nodes/x.partial"]
+        raise KeyError
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

@@ -12,23 +12,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from naive_rows import building, content, cut, output, random_rows, same_bits
+from naive_rows import MadeRows, building, content, cut, output, random_rows, same_bits
 from overspill.build.moving.permute import (
     MissingPositionError,
     RepeatedPositionError,
     gather_rows,
     invert_permutation,
 )
-from overspill.build.moving.row_sources import IteratedRows
+from overspill.build.passes.blocks import Blocks
 from overspill.build.passes.partition import RangePartitioner
+from overspill.build.remedies import DIRECTORY_ALONE, INPUTS_ALONE, REPORT
 from overspill.errors import DiskRefusedError, FormatError, InputError
 from overspill.storage.records import STORED_DTYPES
 
 AT_ONCE, SOME, DEEP = 1 << 20, 1 << 11, 64
 
 
-def source_of(rows: np.ndarray, dtype: str, size: int = 13) -> IteratedRows:
-    return IteratedRows(len(rows), dtype, rows.shape[1:], lambda _: cut(rows, size))
+def source_of(rows: np.ndarray, dtype: str, size: int = 13) -> MadeRows:
+    return MadeRows(len(rows), dtype, rows.shape[1:], lambda _: cut(rows, size))
 
 
 @settings(max_examples=40, deadline=None)
@@ -98,32 +99,51 @@ def test_an_index_out_of_range_names_its_place(tmp_path: Path, budget: int, wron
             gather_rows(cut(index, 7), source_of(rows, "int32"), out)
         assert not (directory.path / out.path).exists()
     assert (caught.value.row, caught.value.value) == (33, str(wrong))
+    assert caught.value.remedy == DIRECTORY_ALONE
 
 
 @pytest.mark.parametrize("budget", [AT_ONCE, DEEP])
 @pytest.mark.parametrize("length", [49, 51])
 def test_an_index_of_another_length_is_refused(tmp_path: Path, budget: int, length: int) -> None:
     rows = random_rows("int32", (60, 2))
-    with building(tmp_path) as directory, pytest.raises(FormatError, match=f"{length} numbers"):
+    with (
+        building(tmp_path) as directory,
+        pytest.raises(FormatError, match=f"{length} numbers.*{DIRECTORY_ALONE}"),
+    ):
         out = output(directory, "int32", (50, 2), budget_bytes=budget)
         gather_rows(cut(np.arange(length), 7), source_of(rows, "int32"), out)
+
+
+def test_scratch_files_that_something_else_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pairs that are cut a second time turn out to want rows that there are not."""
+    read = Blocks.read
+    monkeypatch.setattr(Blocks, "read", lambda blocks: read(blocks) - 1000)
+    rows = random_rows("int32", (60, 2))
+    with building(tmp_path) as directory:
+        out = output(directory, "int32", (60, 2), budget_bytes=DEEP)
+        with pytest.raises(FormatError, match="changed by something else") as caught:
+            gather_rows(cut(np.arange(60), 7), source_of(rows, "int32"), out)
+    assert (caught.value.path, caught.value.remedy) == (str(directory.path), DIRECTORY_ALONE)
 
 
 @pytest.mark.parametrize("budget", [AT_ONCE, DEEP])
 def test_a_source_that_ends_early_is_refused(tmp_path: Path, budget: int) -> None:
     rows = random_rows("int32", (60, 2))
-    source = IteratedRows(60, "int32", (2,), lambda _: cut(rows[:40], 7))
+    source = MadeRows(60, "int32", (2,), lambda _: cut(rows[:40], 7))
     with building(tmp_path) as directory:
         out = output(directory, "int32", (60, 2), budget_bytes=budget)
-        with pytest.raises(FormatError, match="40 rows where 60"):
+        with pytest.raises(FormatError, match="the rows ended after 40") as caught:
             gather_rows(cut(np.arange(60), 7), source, out)
+    assert caught.value.remedy == INPUTS_ALONE
 
 
 def test_rows_of_another_kind_are_refused(tmp_path: Path) -> None:
     source = source_of(random_rows("int32", (6, 2)), "int32")
     with building(tmp_path) as directory:
         for dtype, shape in (("int64", (6, 2)), ("int32", (6, 3)), ("int32", (6,))):
-            with pytest.raises(FormatError, match="rows int32"):
+            with pytest.raises(FormatError, match=f"rows int32.*{REPORT}"):
                 gather_rows(cut(np.arange(6), 7), source, output(directory, dtype, shape))
 
 
@@ -142,7 +162,7 @@ def test_what_fails_is_closed_and_leaves_nothing(tmp_path: Path, budget: int, cu
             closed.append(True)
 
     rows = random_rows("int32", (60, 2))
-    source = IteratedRows(60, "int32", (2,), lambda _: failing(cut(rows, 7), culprit == "source"))
+    source = MadeRows(60, "int32", (2,), lambda _: failing(cut(rows, 7), culprit == "source"))
     with building(tmp_path) as directory:
         out = output(directory, "int32", (60, 2), budget_bytes=budget)
         with pytest.raises(InputError, match="damaged"):
@@ -186,7 +206,7 @@ def test_what_is_no_permutation_is_refused(tmp_path: Path, budget: int) -> None:
             invert_permutation(cut(np.arange(90) % 89, 7), out)
         with pytest.raises(MissingPositionError):
             invert_permutation(cut(np.arange(89), 7), out)
-        with pytest.raises(InputError, match="row 90 has a position outside"):
+        with pytest.raises(InputError, match=f"row 90 has a position outside.*{DIRECTORY_ALONE}"):
             invert_permutation(cut(np.arange(91), 7), out)
 
 
@@ -196,5 +216,8 @@ def test_what_is_no_permutation_is_refused(tmp_path: Path, budget: int) -> None:
 def test_an_output_that_cannot_hold_places_is_refused(
     tmp_path: Path, dtype: str, shape: tuple[int, ...]
 ) -> None:
-    with building(tmp_path) as directory, pytest.raises(FormatError, match="array of places"):
+    with (
+        building(tmp_path) as directory,
+        pytest.raises(FormatError, match=f"array of places.*{REPORT}"),
+    ):
         invert_permutation(cut(np.arange(5), 7), output(directory, dtype, shape))

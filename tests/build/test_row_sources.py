@@ -1,20 +1,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from naive_rows import building, cut, output, random_rows, same_bits
+from naive_rows import building, output, random_rows, same_bits
 from overspill.build.directory import BuildDirectory
-from overspill.build.moving.row_sources import ArrayRows, IteratedRows, NpyRows, RowSource
+from overspill.build.moving.row_sources import ArrayRows, NpyRows, RowSource
 from overspill.build.moving.scatter import scatter_rows
 from overspill.build.readers.npy import read_npy_header
 from overspill.build.readers.source import SourceFile
-from overspill.errors import FormatError, InputError, StaleFileError
+from overspill.build.remedies import FILE_ALONE
+from overspill.errors import InputError, StaleFileError
 from overspill.linux.cache import cached_bytes
 
 
@@ -125,35 +125,6 @@ def test_an_array_file_cut_while_it_is_read(tmp_path: Path) -> None:
         pieces = source.pieces(100)
         next(pieces)
         os.truncate(source.path, 4200)
-        with pytest.raises(StaleFileError, match="was cut while in use"):
+        with pytest.raises(StaleFileError, match="was cut while in use") as caught:
             list(pieces)
-
-
-@pytest.mark.parametrize("size", [1, 4, 100])
-def test_iterators_are_cut_into_pieces(size: int) -> None:
-    rows = random_rows("float32", (23, 2))
-    source = IteratedRows(23, "float32", (2,), lambda _: cut(rows, size))
-    assert same_bits(joined(source, 30), rows)
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        (np.zeros((4, 2), np.float64), "float64"),
-        (np.zeros((4, 3), np.float32), r"\(4, 3\)"),
-        (np.zeros((5, 2), np.float32), "5 so far, where 4 of"),
-        (np.zeros((3, 2), np.float32), "3 rows where 4 were announced"),
-    ],
-)
-def test_an_iterator_that_gives_something_else_is_refused(given: np.ndarray, told: str) -> None:
-    closed = []
-
-    def make(_: int) -> Iterator[np.ndarray]:
-        try:
-            yield given
-        finally:
-            closed.append(True)
-
-    with pytest.raises(FormatError, match=told):
-        list(IteratedRows(4, "float32", (2,), make).pieces(1000))
-    assert closed == [True]
+    assert caught.value.remedy == FILE_ALONE and caught.value.path == str(source.path)

@@ -12,11 +12,10 @@ SCRIPT = """
 import sys
 from pathlib import Path
 import numpy as np
-from naive_rows import building, cut, output, random_rows
+from naive_rows import MadeRows, building, cut, output, random_rows
 from overspill.build.moving.permute import (
     gather_rows, invert_permutation, scatter_rows, warm_row_kernels
 )
-from overspill.build.moving.row_sources import IteratedRows
 from overspill.kernels import rows as kernels
 
 width = int(sys.argv[2])
@@ -25,7 +24,7 @@ mine = [kernels.stage_rows, kernels.place_rows, kernels.take_rows]
 before = [len(kernel.signatures) for kernel in mine]
 assert all(before)
 rows = random_rows("uint8", (60, width))
-source = IteratedRows(60, "uint8", (width,), lambda _: cut(rows, 7))
+source = MadeRows(60, "uint8", (width,), lambda _: cut(rows, 7))
 for writable in (True, False):
     rows.flags.writeable = writable
     positions = np.random.default_rng(1).permutation(60)

@@ -169,7 +169,9 @@ def test_without_a_trace_the_rows_are_not_told(tmp_path: Path) -> None:
     positions = np.arange(500) % 499
     with building(tmp_path) as directory:
         out = output(directory, "int64", (500,), budget_bytes=DEEP)
-        with pytest.raises(RepeatedPositionError, match="two rows") as caught:
+        with pytest.raises(
+            RepeatedPositionError, match=r"two rows.*remedy: give each row"
+        ) as caught:
             scatter_rows(iter([(positions, np.zeros(500, np.int64))]), out, traced=False)
     assert caught.value.position == 0 and caught.value.rows is None
 
@@ -182,7 +184,9 @@ def test_missing_positions_are_counted(tmp_path: Path, width: int, budget: int) 
     rows = random_rows("int32", (76, width))
     with building(tmp_path) as directory:
         out = output(directory, "int32", (80, width), budget_bytes=budget)
-        with pytest.raises(MissingPositionError, match="4 positions have no row, 5 f") as caught:
+        with pytest.raises(
+            MissingPositionError, match=r"4 positions have no row, 5 first.*remedy: give a row"
+        ) as caught:
             scatter_rows(cut_both(positions, rows, 9), out)
         assert not (directory.path / out.path).exists()
         assert (caught.value.position, caught.value.missing) == (5, 4)
@@ -225,7 +229,10 @@ def test_a_position_out_of_range_names_its_row(tmp_path: Path, budget: int, wron
     ],
 )
 def test_rows_of_another_kind_are_refused(tmp_path: Path, rows: np.ndarray) -> None:
-    with building(tmp_path) as directory, pytest.raises(FormatError, match=r"a\.safetensors: rows"):
+    with (
+        building(tmp_path) as directory,
+        pytest.raises(FormatError, match=r"a\.safetensors: rows.*remedy: report"),
+    ):
         scatter_rows(iter([(np.arange(3), rows)]), output(directory, "int32", (3, 2)))
 
 
@@ -365,7 +372,7 @@ def test_shapes_of_spools_keep_their_limits() -> None:
 
 
 def test_more_rows_than_a_spool_tells_apart_are_refused() -> None:
-    with pytest.raises(FormatError, match="more than can be put in order"):
+    with pytest.raises(FormatError, match=r"more than can be put in order.*raise memory_limit"):
         shape_spool(2**45, 1, SpoolLimits(4, 64, 64, 1 << 20))
 
 

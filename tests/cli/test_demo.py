@@ -208,8 +208,9 @@ def test_a_refusal_in_the_confined_process_keeps_its_message(
         with pytest.raises(BuildFailedError, match=r"(?s)part 2 ended with status 1.*missing"):
             run_confined(spec, None, report=lambda *_: None)
     spec = LargeSpec(directory=str(tmp_path), workers=0, **{**SMALL, "memory_limit_bytes": 1 << 20})
-    with pytest.raises(BuildFailedError, match=r"part 2 failed: .*memory"):
+    with pytest.raises(BuildFailedError, match=r"part 2 failed: .*memory") as caught:
         run_confined(spec, None, report=lambda *_: None)
+    assert caught.value.remedy and str(caught.value).count("remedy: ") == 1
 
 
 # What part 1 leaves is seen with one signal, and after one epoch.

@@ -95,7 +95,6 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         "indptr": write_array(path / "indptr", np.zeros(ROWS + 1, np.int64)),
         "indices": write_array(path / "indices", np.zeros(0, np.int32)),
     }
-    assert writer.result is not None
     node = NodeTypeRecord("node", ROWS, {"x": writer.result})
     edge = EdgeTypeRecord("node", "to", "node", 0, {"csc": edges})
     publish_manifest(path, Manifest("0" * 32, {"node": node}, {edge.key: edge}))

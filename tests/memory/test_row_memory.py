@@ -18,10 +18,10 @@ SCRIPT = """
 import json, sys
 from pathlib import Path
 import numpy as np
-from naive_rows import building, output
+from naive_rows import MadeRows, building, output
 from overspill.build.moving.permute import gather_rows, scatter_rows
 from overspill.build.plan import BuildPlan
-from overspill.build.moving.row_sources import ArrayRows, IteratedRows
+from overspill.build.moving.row_sources import ArrayRows
 from overspill.linux.peaks import PeakSampler
 from overspill.linux.processes import process_memory
 
@@ -48,7 +48,7 @@ def move(count, directory, name):
     permuted = (ids * 12345 % count for ids in numbers(count, step))
     if way == "scatter":
         return scatter_rows(zip(permuted, row_pieces(count, step)), out).record
-    source = IteratedRows(count, "uint32", (width // 4,), lambda most: row_pieces(count, step))
+    source = MadeRows(count, "uint32", (width // 4,), lambda most: row_pieces(count, step))
     return gather_rows(permuted, source, out)
 
 def require(directory, record, count):

@@ -22,6 +22,7 @@ from overspill.storage.arrays import (
     partial_path,
     read_array_info,
 )
+from overspill.storage.json_files import not_understood
 from overspill.storage.records import STORED_DTYPES, FileRecord, numpy_view_dtype
 
 
@@ -29,7 +30,6 @@ def write(path: Path, array: np.ndarray, *, dtype: str | None = None, rows: int 
     with ArrayWriter(path, dtype=dtype or array.dtype.name, shape=array.shape) as writer:
         for start in range(0, max(len(array), 1), rows):
             writer.append(array[start : start + rows])
-    assert writer.result is not None
     return writer.result
 
 
@@ -67,13 +67,37 @@ def test_the_digest_is_of_the_payload(tmp_path: Path) -> None:
     assert content[:4096] == encode_header("int64", (10,)) and record.nbytes == len(content)
 
 
+def test_what_was_written_is_told_once_it_is_there(tmp_path: Path) -> None:
+    writer = ArrayWriter(tmp_path / "a.safetensors", dtype="int64", shape=(1,))
+    with pytest.raises(KeyError), writer:
+        raise KeyError
+    assert not writer.published
+    with pytest.raises(FormatError, match=r"a\.safetensors was not finished; remedy: write"):
+        _ = writer.result
+
+
+@pytest.mark.parametrize(
+    "changed", [{"dtype": "text"}, {"shape": [2**62]}, {"path": "../a"}, {"path": "a\ud800"}, {}]
+)
+def test_a_damaged_record_is_refused_with_one_remedy(
+    tmp_path: Path, changed: dict[str, object]
+) -> None:
+    held = write(tmp_path / "a.safetensors", np.arange(10)).to_json() | changed
+    if not changed:
+        del held["nbytes"]
+    with pytest.raises(FormatError) as caught:
+        FileRecord.from_json(held)
+    assert caught.value.remedy
+    assert str(not_understood(tmp_path, caught.value)).count("remedy: ") == 1
+
+
 @pytest.mark.parametrize("rows", [0, 1, 999, 1000])
 def test_fewer_rows_than_at_most(tmp_path: Path, rows: int) -> None:
     path = tmp_path / "a.safetensors"
     with ArrayWriter(path, dtype="int32", shape=(1000, 700), at_most=True) as writer:
         values = np.arange(rows * 700, dtype=np.int32).reshape(rows, 700)
         writer.append(values)
-    assert writer.result is not None and writer.result.shape == (rows, 700)
+    assert writer.result.shape == (rows, 700)
     assert np.array_equal(safetensors.numpy.load_file(path)["data"], values)
     status = path.stat()
     assert status.st_size == 4096 + values.nbytes == writer.result.nbytes

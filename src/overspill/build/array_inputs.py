@@ -27,8 +27,7 @@ from overspill.build.readers.npy import NpyFile
 from overspill.build.readers.table import TableColumns
 from overspill.build.readers.tables import TableRows, open_table
 from overspill.build.spec import ArraySpec
-from overspill.errors import FormatError, InputError
-from overspill.storage.arrays import ArrayWriter
+from overspill.errors import InputError
 from overspill.storage.records import FileRecord, payload_bytes
 
 Rows = npt.NDArray[Any]
@@ -240,7 +239,7 @@ class _NodeArray:
                 done += len(rows)
                 self._context.progress.advance(rows.nbytes)
             self._require_all(done)
-        return self._told(_record(writer))
+        return self._told(writer.result)
 
     def _elements(self, file: NpyFile) -> dict[str, Any]:
         """Copy element by element: a row may be larger than memory."""
@@ -254,7 +253,7 @@ class _NodeArray:
                 writer.append(part)
                 done += len(part)
                 context.progress.advance(part.nbytes)
-        return self._told(_record(writer))
+        return self._told(writer.result)
 
     def moved(self) -> dict[str, Any]:
         """Move the rows to where their nodes stand now."""
@@ -351,9 +350,3 @@ class _EdgeRows:
 
 def _finite_notes(check: FiniteCheck, array: ArrayInput) -> dict[str, int]:
     return {f"non_finite.{array.name}": check.count} if check.count else {}
-
-
-def _record(writer: ArrayWriter) -> FileRecord:
-    if writer.result is None:
-        raise FormatError(f"{writer.path} was not finished", path=str(writer.path))
-    return writer.result

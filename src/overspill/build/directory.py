@@ -32,8 +32,9 @@ from overspill.build.journal import (
 from overspill.build.journal import MARKER_NAME as MARKER_NAME
 from overspill.build.journal import SCRATCH as SCRATCH
 from overspill.build.journal import is_unfinished_build as is_unfinished_build
+from overspill.build.remedies import DIRECTORY_ALONE
 from overspill.errors import DiskRefusedError, FormatError, OutputDirError
-from overspill.storage.arrays import sync_directory
+from overspill.storage.arrays import ArrayWriter, sync_directory
 from overspill.storage.manifest import MANIFEST_NAME, Manifest, publish_manifest
 from overspill.storage.partition_manifest import (
     PARTITION_NAME,
@@ -108,6 +109,17 @@ class BuildDirectory:
         self._make_parents(wanted)
         self._note(*wanted)
         return [self.path / relative for relative in wanted]
+
+    def array(
+        self, relative: str, *, dtype: str, shape: tuple[int, ...], at_most: bool = False
+    ) -> ArrayWriter:
+        """The writer of an array file that the build is about to make; see `ArrayWriter`.
+
+        Raises:
+            OutputDirError: As `file`.
+        """
+        target, _ = self.files([relative, relative + ".partial"])
+        return ArrayWriter(target, dtype=dtype, shape=shape, record_path=relative, at_most=at_most)
 
     def nested(self) -> Path:
         """An empty directory in the scratch space, for a build of its own inside of this one.
@@ -228,7 +240,7 @@ class BuildDirectory:
         raise OutputDirError(
             f"{self.path} was removed or replaced while the build wrote it",
             path=str(self.path),
-            remedy="leave the directory alone until the build has ended, and build again",
+            remedy=DIRECTORY_ALONE,
         ) from cause
 
     def _make_parents(self, relatives: list[str]) -> None:
@@ -350,7 +362,11 @@ def require_claimable(path: Path) -> None:
         OutputDirError: It holds a dataset, or what is no unfinished build.
     """
     if not path.is_dir():
-        raise OutputDirError(f"{path} is not a directory", path=str(path))
+        raise OutputDirError(
+            f"{path} is not a directory",
+            path=str(path),
+            remedy="choose another directory, or move away what stands there",
+        )
     for name, what in ((MANIFEST_NAME, "dataset"), (PARTITION_NAME, "partition")):
         if (path / name).exists():
             raise OutputDirError(

@@ -25,6 +25,7 @@ from overspill.build.passes.assemble import RowAssembler, RowFiles, RowOptions
 from overspill.build.passes.partition import UNBOUNDED, RangePartitioner
 from overspill.build.passes.spool import Blocks
 from overspill.build.readers.edges import EdgeChunk, EdgeReader, Strings
+from overspill.build.remedies import REPORT
 from overspill.build.spec import BuildSpec, Duplicates, EdgeSpec
 from overspill.errors import DiskRefusedError, FormatError, InputError
 from overspill.linux.mounts import free_disk_bytes
@@ -262,7 +263,7 @@ class EdgeType:
 
     def _moved(self, layout: str, files: RowFiles, array: ArrayInput) -> dict[str, Any]:
         if files.edge_ids is None:
-            raise FormatError("edge arrays need edge ids")
+            raise FormatError("edge arrays need edge ids", remedy=REPORT)
         context = self._context
         context.progress.begin("move edge arrays", files.edges * array.row_bytes, "B")
         path = f"{self.prefix}/{layout}.arrays/{array.name}.safetensors"

@@ -23,6 +23,7 @@ from overspill.build.passes.spool import most_reserved_bytes
 from overspill.build.plan import BuildPlan
 from overspill.build.readers.line_samples import EdgeEstimate, estimate_edges
 from overspill.build.readers.source import SourceFile
+from overspill.build.remedies import FREE_SPACE
 from overspill.build.spec import STREAM_PREFIX, BuildSpec
 from overspill.errors import DiskRefusedError
 from overspill.linux.mounts import free_disk_bytes
@@ -99,7 +100,7 @@ class Forecast:
                 errno=errno.ENOSPC,
                 needed_bytes=self.least_disk_bytes,
                 available_bytes=self.free_bytes,
-                remedy="free space on this disk, or choose a directory on another one",
+                remedy=FREE_SPACE,
             )
 
 

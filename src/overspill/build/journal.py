@@ -58,7 +58,11 @@ def read_journal(path: Path) -> list[Any]:
             if not isinstance(entry, dict):
                 require_inside(entry)
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise FormatError(f"{path / MARKER_NAME} is damaged", path=str(path)) from error
+            raise FormatError(
+                f"{path / MARKER_NAME} is damaged",
+                path=str(path),
+                remedy="remove the unfinished build's directory, and begin again",
+            ) from error
         found.append(entry)
     return found
 
@@ -113,7 +117,11 @@ def remove_entries(path: Path, entries: list[str]) -> None:
     for entry in reversed(entries):
         target = path / entry
         if target.parent.resolve() != (path.resolve() / entry).parent:
-            raise FormatError(f"{target} lies behind a link", path=str(target))
+            raise FormatError(
+                f"{target} lies behind a link",
+                path=str(target),
+                remedy="remove the link and, where nobody needs it, what it points to",
+            )
         if entry.endswith("/"):
             if entry == NESTED:
                 _remove_nested(target)

@@ -19,6 +19,7 @@ from overspill.build.ids.numbers import IdTranslator, store_distinct_ids
 from overspill.build.ids.text_ids import TextIdRecords, TextTranslator, store_distinct_strings
 from overspill.build.inputs import EdgeInputs, NodeInputs
 from overspill.build.readers.edges import RawIds, Strings
+from overspill.build.remedies import INPUTS_ALONE, REPORT
 from overspill.build.renumber import Renumbering
 from overspill.errors import FormatError, InputError
 from overspill.storage.arrays import map_array
@@ -52,7 +53,9 @@ class NodeType:
     def known_count(self) -> int:
         """The number of nodes, once it has been found."""
         if self.count is None:
-            raise FormatError(f"the number of nodes of type {self.name!r} was never found")
+            raise FormatError(
+                f"the number of nodes of type {self.name!r} was never found", remedy=REPORT
+            )
         return self.count
 
     # Ids that are not dense.
@@ -133,7 +136,7 @@ class NodeType:
         if self._translator is not None:
             ids = self._translator.translate(raw)  # type: ignore[arg-type]
         elif isinstance(raw, Strings):
-            raise FormatError(f"ids of type {self.name!r} turned out to be text")
+            raise self._turned_out_text("ids")
         else:
             ids = raw
         return ids if self._renumbering is None else self._renumbering.translate(ids)
@@ -143,7 +146,7 @@ class NodeType:
         if self._translator is not None:
             ids = self._translator.find(raw)  # type: ignore[arg-type]
         elif isinstance(raw, Strings):
-            raise FormatError(f"keys of type {self.name!r} turned out to be text")
+            raise self._turned_out_text("keys")
         else:
             ids = np.where((raw >= 0) & (raw < self.known_count), raw, -1)
         if self._renumbering is None:
@@ -151,6 +154,11 @@ class NodeType:
         known = ids >= 0
         ids[known] = self._renumbering.translate(ids[known])
         return ids
+
+    def _turned_out_text(self, what: str) -> FormatError:
+        return FormatError(
+            f"{what} of type {self.name!r} turned out to be text", remedy=INPUTS_ALONE
+        )
 
     def raw_id(self, node: int) -> str:
         """The raw id of a node, for messages."""

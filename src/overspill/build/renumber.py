@@ -14,10 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from overspill.build.context import BuildContext
-from overspill.errors import FormatError
 from overspill.linux.fetch import PAGE_BYTES, PageFetcher
 from overspill.linux.pages import advise, resident_pages
-from overspill.storage.arrays import ArrayWriter, map_array
+from overspill.storage.arrays import map_array
 from overspill.storage.records import FileRecord
 
 Ids = npt.NDArray[np.int64]
@@ -88,14 +87,10 @@ def store_degree_order(
     sizes = np.array([starts[value] for value in distinct.tolist()], np.int64)
     nexts = np.cumsum(sizes) - sizes
     dtype = "int32" if count <= context.plan.narrow_nodes else "int64"
-    target = context.directory.file(path)
-    context.directory.file(path + ".partial")
-    with ArrayWriter(target, dtype=dtype, shape=(count,), record_path=path) as writer:
+    with context.directory.array(path, dtype=dtype, shape=(count,)) as writer:
         for degrees in _degrees(context, indptrs):
             classes = np.searchsorted(-distinct, -degrees)
             writer.append(_take_numbers(classes, nexts).astype(dtype))
-    if writer.result is None:
-        raise FormatError(f"{target} was not finished", path=str(target))
     return writer.result
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from overspill.errors import DiskRefusedError, FormatError, StaleFileError
+from overspill.errors import DiskRefusedError, FormatError, StaleFileError, sentence_of
 from overspill.linux.blocks import reserve_blocks, write_all
 from overspill.linux.identity import identify_file
 from overspill.linux.mapping import Mapping, map_file
@@ -98,7 +98,7 @@ class ArrayWriter:
         self._hash = hashlib.sha256()
         self._hasher = ThreadPoolExecutor(1, thread_name_prefix="overspill-hash")
         self._fd = -1
-        self.result: FileRecord | None = None
+        self._result: FileRecord | None = None
 
     def __enter__(self) -> ArrayWriter:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -118,6 +118,20 @@ class ArrayWriter:
             self._abandon()
             raise
         return self
+
+    @property
+    def published(self) -> bool:
+        """Whether the file has its name."""
+        return self._result is not None
+
+    @property
+    def result(self) -> FileRecord:
+        """What was written, once the `with` block has been left (FormatError before, or undone)."""
+        if self._result is None:
+            raise FormatError(
+                f"{self.path} was not finished", path=str(self.path), remedy="write it again"
+            )
+        return self._result
 
     def append(self, rows: npt.NDArray[Any]) -> None:
         """Append elements in C order, hashing them; returns once they are written.
@@ -175,7 +189,7 @@ class ArrayWriter:
             sync_directory(self.path.parent)
         except OSError as error:
             raise _refused(error, self.path) from error
-        self.result = FileRecord(
+        self._result = FileRecord(
             self._record_path, self._dtype, shape, self._out.offset, self._hash.hexdigest()
         )
 
@@ -237,7 +251,7 @@ def encode_header(dtype: str, shape: tuple[int, ...]) -> bytes:
         "shape": list(shape),
         "data_offsets": [0, payload_bytes(dtype, shape)],
     }
-    text = json.dumps({TENSOR_NAME: entry}, separators=(",", ":")).encode()
+    text = json.dumps({TENSOR_NAME: entry}, separators=(",", ":"), allow_nan=False).encode()
     padded = -(-(8 + len(text)) // _PAGE) * _PAGE - 8
     return padded.to_bytes(8, "little") + text.ljust(padded)
 
@@ -294,7 +308,9 @@ def _decode_header(text: bytes, path: Path) -> ArrayInfo:
             raise ValueError("offsets do not match the shape")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise FormatError(
-            f"{path} is not an Overspill array file: {error}", path=str(path), remedy=_DAMAGED
+            f"{path} is not an Overspill array file: {sentence_of(error)}",
+            path=str(path),
+            remedy=_DAMAGED,
         ) from error
     return ArrayInfo(dtype, shape, 8 + len(text), 8 + len(text) + nbytes)
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from overspill import __version__
-from overspill.errors import DiskRefusedError, FormatError
+from overspill.errors import DiskRefusedError, FormatError, sentence_of
 from overspill.storage.arrays import sync_directory
+from overspill.storage.records import DAMAGED
 
 
 def publish_json(target: Path, document: dict[str, Any]) -> None:
@@ -77,7 +78,7 @@ def parse_document(text: bytes, path: Path, *, form: str, version: int) -> dict[
 def not_understood(path: Path, error: Exception) -> FormatError:
     """The error of a document that was cut, changed, or is another program's."""
     return FormatError(
-        f"{path} cannot be understood: {error}",
+        f"{path} cannot be understood: {sentence_of(error)}",
         path=str(path),
-        remedy="it was cut or changed: copy it anew, or build again",
+        remedy=DAMAGED,
     )

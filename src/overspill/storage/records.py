@@ -34,6 +34,8 @@ STORED_DTYPES: dict[str, tuple[str, int]] = {
 }
 NAMES_BY_CODE = {code: name for name, (code, _) in STORED_DTYPES.items()}
 _BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+DAMAGED = "it was cut or changed: copy it anew, or build again"
+_OTHER_NAME = "give it another name; where it came from a file, that is damaged: make it again"
 _MOST_BYTES = 2**63 - 1
 _MOST_AXES: int = getattr(np, "MAXDIMS", 64)  # gone from numpy 2
 
@@ -41,14 +43,14 @@ _MOST_AXES: int = getattr(np, "MAXDIMS", 64)  # gone from numpy 2
 def numpy_view_dtype(name: str) -> np.dtype[Any]:
     """The numpy type that views such a payload: itself, or unsigned bits where numpy lacks it."""
     if name not in STORED_DTYPES:
-        raise FormatError(f"no array file can hold dtype {name!r}")
+        raise _no_dtype(name)
     return np.dtype(_BITS.get(name, name)).newbyteorder("<")
 
 
 def payload_bytes(dtype: str, shape: tuple[int, ...]) -> int:
     """Bytes of a payload; FormatError when no file could be that large."""
     if dtype not in STORED_DTYPES:
-        raise FormatError(f"no array file can hold dtype {dtype!r}")
+        raise _no_dtype(dtype)
     item = STORED_DTYPES[dtype][1]
     # What numpy cannot view is refused, empty or not. Each size is looked at before the product:
     # that of thousands of numbers from a file could take hours.
@@ -58,7 +60,10 @@ def payload_bytes(dtype: str, shape: tuple[int, ...]) -> int:
         or max(shape, default=0) > _MOST_BYTES
         or math.prod(size or 1 for size in shape) * item > _MOST_BYTES
     ):
-        raise FormatError(f"no array file can hold shape {reprlib.repr(shape)}")
+        raise FormatError(
+            f"no array file can hold shape {reprlib.repr(shape)}",
+            remedy=f"give at most {_MOST_AXES} axes, and less than 2**63 bytes in all",
+        )
     return math.prod(shape) * item
 
 
@@ -97,10 +102,12 @@ class FileRecord:
             )
         except (KeyError, TypeError, IndexError) as error:
             raise FormatError(
-                f"a file record cannot be understood: {reprlib.repr(held)}"
+                f"a file record cannot be understood: {reprlib.repr(held)}", remedy=DAMAGED
             ) from error
         if payload_bytes(record.dtype, record.shape) > record.nbytes:
-            raise FormatError(f"a file record contradicts itself: {reprlib.repr(held)}")
+            raise FormatError(
+                f"a file record contradicts itself: {reprlib.repr(held)}", remedy=DAMAGED
+            )
         require_inside(record.path)
         return record
 
@@ -109,11 +116,22 @@ def require_inside(path: str) -> None:
     """Refuse a relative path that could leave the dataset's directory."""
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path:
-        raise FormatError(f"a path leaves the dataset's directory: {reprlib.repr(path)}")
+        raise FormatError(
+            f"a path leaves the dataset's directory: {reprlib.repr(path)}", remedy=_OTHER_NAME
+        )
     try:
         os.fsencode(path)
     except UnicodeEncodeError as error:  # half a surrogate pair, which JSON can hold
-        raise FormatError(f"no file can have the path {reprlib.repr(path)}") from error
+        raise FormatError(
+            f"no file can have the path {reprlib.repr(path)}", remedy=_OTHER_NAME
+        ) from error
+
+
+def _no_dtype(name: str) -> FormatError:
+    return FormatError(
+        f"no array file can hold dtype {name!r}",
+        remedy=f"convert it to one of {', '.join(STORED_DTYPES)}",
+    )
 
 
 def _typed(value: Any, kind: type) -> Any:

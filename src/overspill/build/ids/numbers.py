@@ -18,11 +18,12 @@ import numpy.typing as npt
 from overspill.build.directory import BuildDirectory
 from overspill.build.passes.runs import RunCollector, SortedRuns
 from overspill.build.plan import BuildPlan
+from overspill.build.remedies import INPUTS_ALONE
 from overspill.errors import FormatError
 from overspill.kernels.translate import rank_ids
 from overspill.linux.fetch import PAGE_BYTES, PageFetcher
 from overspill.linux.pages import advise, resident_pages
-from overspill.storage.arrays import ArrayWriter, map_array
+from overspill.storage.arrays import map_array
 from overspill.storage.records import FileRecord
 
 Ids = npt.NDArray[np.int64]
@@ -63,13 +64,9 @@ def store_distinct_ids(
 def _write(
     once: SortedRuns, directory: BuildDirectory, path: str, count: int, plan: BuildPlan
 ) -> FileRecord:
-    target = directory.file(path)
-    directory.file(path + ".partial")
-    with ArrayWriter(target, dtype="int64", shape=(count,), record_path=path) as writer:
+    with directory.array(path, dtype="int64", shape=(count,)) as writer:
         for piece in once.in_order(plan.run_ids):
             writer.append(piece)
-    if writer.result is None:
-        raise FormatError(f"{target} was not finished", path=str(target))
     return writer.result
 
 
@@ -107,7 +104,10 @@ class IdTranslator:
         """
         ranks, found = self._ranks(raw)
         if found < len(raw):
-            raise FormatError("an id appeared that the first reading of the edges did not show")
+            raise FormatError(
+                "an id appeared that the first reading of the edges did not show",
+                remedy=INPUTS_ALONE,
+            )
         return ranks
 
     def find(self, raw: Ids) -> Ids:

@@ -33,7 +33,6 @@ from overspill.build.pipeline import prefetched
 from overspill.build.plan import BuildPlan
 from overspill.build.readers.edges import Strings
 from overspill.errors import FormatError
-from overspill.storage.arrays import ArrayWriter
 from overspill.storage.records import FileRecord
 from overspill.storage.texts import StoredTexts, text_hashes
 
@@ -145,7 +144,9 @@ def _write(
 ) -> TextIdRecords:
     with ExitStack() as stack:
         hashes, offsets, data = (
-            stack.enter_context(_writer(directory, f"{prefix}/{name}.safetensors", dtype, length))
+            stack.enter_context(
+                directory.array(f"{prefix}/{name}.safetensors", dtype=dtype, shape=(length,))
+            )
             for name, dtype, length in (
                 ("ids", "int64", once.count),
                 ("id_offsets", "int64", once.count + 1),
@@ -160,19 +161,7 @@ def _write(
             hashes.append(piece.hashes)
             offsets.append(ends)
             data.append(piece.data)
-    return TextIdRecords(_written(hashes), _written(offsets), _written(data), salt)
-
-
-def _writer(directory: BuildDirectory, path: str, dtype: str, length: int) -> ArrayWriter:
-    target = directory.file(path)
-    directory.file(path + ".partial")
-    return ArrayWriter(target, dtype=dtype, shape=(length,), record_path=path)
-
-
-def _written(writer: ArrayWriter) -> FileRecord:
-    if writer.result is None:
-        raise FormatError(f"{writer.path} was not finished", path=str(writer.path))
-    return writer.result
+    return TextIdRecords(hashes.result, offsets.result, data.result, salt)
 
 
 class TextTranslator:

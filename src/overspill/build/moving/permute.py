@@ -29,9 +29,10 @@ from overspill.build.moving.row_sources import RowSource, ended
 from overspill.build.moving.row_warming import warm_row_kernels
 from overspill.build.moving.scatter import scatter_rows
 from overspill.build.passes.partition import RangePartitioner
-from overspill.build.passes.spool import Blocks
+from overspill.build.passes.spool import Blocks, spool_changed
 from overspill.build.pipeline import Behind, prefetched
 from overspill.build.plan import second_level
+from overspill.build.remedies import DIRECTORY_ALONE, INPUTS_ALONE, REPORT
 from overspill.errors import FormatError, InputError
 from overspill.kernels.rows import take_rows
 from overspill.storage.records import FileRecord, numpy_view_dtype
@@ -80,7 +81,8 @@ def gather_rows(
     if (source.dtype, source.row_shape) != (output.dtype, output.shape[1:]):
         raise FormatError(
             f"{output.path}: rows {source.dtype} {source.row_shape} for {output.dtype} "
-            f"{output.shape}"
+            f"{output.shape}",
+            remedy=REPORT,
         )
     gather = _Gather(source, output)
     with ended(prefetched(_checked(index, source.count, output))) as pieces:
@@ -110,7 +112,9 @@ def invert_permutation(
     """
     dtype = numpy_view_dtype(output.dtype)
     if dtype.kind != "i" or len(output.shape) != 1 or output.count - 1 > np.iinfo(dtype).max:
-        raise FormatError(f"{output.path}: no {output.dtype} {output.shape} array of places")
+        raise FormatError(
+            f"{output.path}: no {output.dtype} {output.shape} array of places", remedy=REPORT
+        )
     pieces = _numbered(positions, dtype)
     return scatter_rows(pieces, output, traced=False, on_progress=on_progress).record
 
@@ -137,11 +141,15 @@ def _checked(
                     f"the index of {output.path} names a row that is not among {count}",
                     row=first + wrong,
                     value=str(int(piece[wrong])),
+                    remedy=DIRECTORY_ALONE,
                 )
             yield piece
             first += len(piece)
     if first != output.count:
-        raise FormatError(f"{output.path}: {first} numbers in the index of {output.count} rows")
+        raise FormatError(
+            f"{output.path}: {first} numbers in the index of {output.count} rows",
+            remedy=DIRECTORY_ALONE,
+        )
 
 
 class _Gather:
@@ -174,8 +182,6 @@ class _Gather:
                 behind.submit(writer.append, flat)
                 on_progress(flat.nbytes)
             behind.wait()
-        if writer.result is None:
-            raise FormatError(f"{output.path} was not finished")
         return writer.result
 
     def by_ranges(
@@ -189,7 +195,10 @@ class _Gather:
             for piece in index:
                 places = np.arange(first, first + len(piece))
                 if partitioner.add(places, piece.astype(np.int64)) < len(piece):
-                    raise FormatError(f"the index of {output.path} changed while it was read")
+                    raise FormatError(
+                        f"the index of {output.path} changed while it was read",
+                        remedy=DIRECTORY_ALONE,
+                    )
                 first += len(piece)
             blocks = partitioner.finish()
             pieces = self._gathered(blocks, partitioner.shift)
@@ -239,7 +248,7 @@ class _Gather:
             for pairs in self._pairs(part):
                 columns = np.ascontiguousarray(pairs.T, np.int64)
                 if narrower.add(columns[0], columns[1]) < len(pairs):
-                    raise FormatError("the spool of a build was changed by something else")
+                    raise spool_changed(self._output.directory.path)
             blocks = narrower.finish()
             yield from self._buckets(blocks, first, narrower.shift, last, level)
 
@@ -295,4 +304,6 @@ class _RowsInOrder:
         for rows in self._pieces:
             if len(rows):
                 return as_words(rows, self._output.row_bytes)
-        raise FormatError(f"{self._output.path}: the rows ended after {self._at}")
+        raise FormatError(
+            f"{self._output.path}: the rows ended after {self._at}", remedy=INPUTS_ALONE
+        )

@@ -155,7 +155,10 @@ def shape_spool(count: int, row_bytes: int, limits: SpoolLimits) -> SpoolShape:
     shift = _shift(count, record, limits, most)
     wanted = _ranges(count, shift)
     if shift > _WIDEST_SHIFT:
-        raise FormatError(f"{count} rows are more than can be put in order with this memory")
+        raise FormatError(
+            f"{count} rows are more than can be put in order with this memory",
+            remedy="raise memory_limit",
+        )
     fitting = limits.pool_bytes * 4 // (5 * wanted) // _PAGE * _PAGE
     block_bytes = max(least, min(fitting, _LARGEST_BLOCK_BYTES))
     # A block is no larger than its range.

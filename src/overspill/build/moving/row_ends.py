@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from overspill.build.moving.row_sources import ArrayRows, ended
-from overspill.errors import FormatError, StaleFileError
+from overspill.build.remedies import DAMAGED_DATASET
+from overspill.build.whole_reads import fill_from, unreadable
+from overspill.errors import FormatError
 from overspill.storage.arrays import read_array_info
 from overspill.storage.records import FileRecord
 
@@ -71,7 +73,7 @@ class RowEnds:
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise self.unreadable(error) from error
+            raise unreadable(str(self.path), error, remedy=DAMAGED_DATASET) from error
         try:
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
             yield EndsAt(self, fd, info.payload_offset)
@@ -83,15 +85,7 @@ class RowEnds:
         return FormatError(
             f"{self.path} is damaged: its rows are not in order, or do not end at {self.total}",
             path=str(self.path),
-            remedy="check the dataset with overspill verify, and build it again",
-        )
-
-    def unreadable(self, error: OSError) -> StaleFileError:
-        """The error of a file that the system does not read."""
-        return StaleFileError(
-            f"{self.path} cannot be read: {error.strerror}",
-            path=str(self.path),
-            errno=error.errno,
+            remedy=DAMAGED_DATASET,
         )
 
 
@@ -116,13 +110,10 @@ class EndsAt:
             FormatError: It begins outside of what there is.
             StaleFileError: The file was cut or cannot be read.
         """
-        try:
-            held = os.pread(self.fd, 8, self.payload_offset + 8 * row)
-        except OSError as error:
-            raise self.ends.unreadable(error) from error
-        if len(held) < 8:
-            raise StaleFileError(f"{self.ends.path} was cut while in use", path=str(self.ends.path))
-        end = int.from_bytes(held, "little", signed=True)
+        held, path = np.empty(8, np.uint8), str(self.ends.path)
+        offset = self.payload_offset + 8 * row
+        fill_from(self.fd, held, offset, path=path, remedy=DAMAGED_DATASET)
+        end = int(held.view("<i8")[0])
         if not 0 <= end <= self.ends.total:
             raise self.ends.damaged()
         return end

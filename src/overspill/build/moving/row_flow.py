@@ -12,6 +12,7 @@ from overspill.build.moving.row_blocks import Ids, Words, as_words
 from overspill.build.moving.row_output import MissingPositionError, RowOutput
 from overspill.build.moving.row_sources import ended
 from overspill.build.pipeline import Behind
+from overspill.build.remedies import DIRECTORY_ALONE, REPORT
 from overspill.errors import FormatError, InputError
 from overspill.storage.arrays import ArrayWriter
 from overspill.storage.records import numpy_view_dtype
@@ -43,7 +44,8 @@ class GivenRows:
                 if rows.dtype != dtype or rows.shape != (len(positions), *output.shape[1:]):
                     raise FormatError(
                         f"{output.path}: rows {rows.dtype} {rows.shape} for {len(positions)} "
-                        f"positions of a {output.dtype} {output.shape} array"
+                        f"positions of a {output.dtype} {output.shape} array",
+                        remedy=REPORT,
                     )
                 positions = np.require(positions, np.int64, ["C", "A", "W"])
                 self._check(positions, first)
@@ -60,6 +62,7 @@ class GivenRows:
                 f"row {first + wrong} has a position outside of the {self._output.count} rows",
                 row=first + wrong,
                 value=str(int(positions[wrong])),
+                remedy=DIRECTORY_ALONE,
             )
 
 

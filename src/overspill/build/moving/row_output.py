@@ -24,7 +24,11 @@ class RepeatedPositionError(InputError):
 
     def __init__(self, position: int, rows: tuple[int, int] | None = None) -> None:
         told = "two rows" if rows is None else f"rows {rows[0]} and {rows[1]}"
-        super().__init__(f"{told} have the same position, {position}", value=str(position))
+        super().__init__(
+            f"{told} have the same position, {position}",
+            value=str(position),
+            remedy="give each row a position of its own",
+        )
         self.position = position
         self.rows = rows
 
@@ -38,7 +42,11 @@ class MissingPositionError(InputError):
     """
 
     def __init__(self, position: int, missing: int = 1) -> None:
-        super().__init__(f"{missing} positions have no row, {position} first", value=str(position))
+        super().__init__(
+            f"{missing} positions have no row, {position} first",
+            value=str(position),
+            remedy="give a row for each position, or a value to fill it with",
+        )
         self.position, self.missing = position, missing
 
 
@@ -106,9 +114,7 @@ class RowOutput:
 
     def open(self) -> ArrayWriter:
         """A writer of the array."""
-        target = self.directory.file(self.path)
-        self.directory.file(self.path + ".partial")
-        return ArrayWriter(target, dtype=self.dtype, shape=self.shape, record_path=self.path)
+        return self.directory.array(self.path, dtype=self.dtype, shape=self.shape)
 
 
 @dataclass(frozen=True)

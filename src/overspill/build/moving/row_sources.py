@@ -1,4 +1,4 @@
-"""Where rows come from: .npy files, array files, iterators; in order, in pieces of bounded size.
+"""Where rows come from: .npy files and array files; in order, in pieces of bounded size.
 
 Bottleneck: the device. Pieces are read into three buffers in turn, so that one may be made in a
 thread ahead while another waits and a third is used. What was read of an array file leaves the page
@@ -23,7 +23,9 @@ from overspill.build.directory import BuildDirectory
 from overspill.build.passes.spool import ScratchFile
 from overspill.build.readers.npy import NpyFile, NpyReader
 from overspill.build.readers.reorder import Reorder, as_they_lie
-from overspill.errors import FormatError, StaleFileError
+from overspill.build.remedies import FILE_ALONE
+from overspill.build.whole_reads import fill_from, unreadable
+from overspill.errors import StaleFileError
 from overspill.storage.arrays import read_array_info
 from overspill.storage.records import FileRecord, numpy_view_dtype
 
@@ -185,7 +187,9 @@ class ArrayRows:
     ) -> Iterator[Rows]:
         found = read_array_info(self.path)
         if (found.dtype, found.shape) != (self.dtype, self.record.shape):
-            raise StaleFileError(f"{self.path} is not the array it was", path=str(self.path))
+            raise StaleFileError(
+                f"{self.path} is not the array it was", path=str(self.path), remedy=FILE_ALONE
+            )
         dtype = numpy_view_dtype(self.dtype)
         row_bytes = math.prod(row_shape) * dtype.itemsize
         most_rows = max(1, most_bytes // max(1, row_bytes))
@@ -202,71 +206,17 @@ class ArrayRows:
         try:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
-            raise self._unreadable(error) from error
+            raise unreadable(str(self.path), error, remedy=FILE_ALONE) from error
         try:
             yield fd
         finally:
             os.close(fd)
 
     def _read(self, fd: int, rows: Rows, offset: int) -> None:
-        view, done = rows.reshape(-1).view(np.uint8), 0
-        while done < len(view):
-            try:
-                count = os.preadv(fd, [view[done:].data], offset + done)
-            except OSError as error:
-                raise self._unreadable(error) from error
-            if count == 0:
-                raise StaleFileError(f"{self.path} was cut while in use", path=str(self.path))
-            done += count
+        view = rows.reshape(-1).view(np.uint8)
+        fill_from(fd, view, offset, path=str(self.path), remedy=FILE_ALONE)
         # From the start: the kernel drops whole folios only, and one may lie across two parts.
         os.posix_fadvise(fd, 0, offset + len(view), os.POSIX_FADV_DONTNEED)
-
-    def _unreadable(self, error: OSError) -> StaleFileError:
-        return StaleFileError(
-            f"{self.path} cannot be read: {error.strerror}",
-            path=str(self.path),
-            errno=error.errno,
-        )
-
-
-@dataclass(frozen=True)
-class IteratedRows:
-    """Rows that a function makes anew each time.
-
-    Attributes:
-        count: Number of rows.
-        dtype: A name of `STORED_DTYPES`.
-        row_shape: The shape of one row.
-        make: Gives the rows in pieces of any size; its argument is the size that is wanted. A
-            piece stays valid until the third after it.
-    """
-
-    count: int
-    dtype: str
-    row_shape: tuple[int, ...]
-    make: Callable[[int], Iterator[Rows]]
-
-    def pieces(self, most_bytes: int) -> Iterator[Rows]:
-        """Yield the rows, in smaller pieces where they come in larger ones.
-
-        Raises:
-            FormatError: They are not as many as was said, or of another type.
-        """
-        dtype = numpy_view_dtype(self.dtype)
-        row_bytes = math.prod(self.row_shape) * dtype.itemsize
-        most_rows, given = max(1, most_bytes // max(1, row_bytes)), 0
-        with ended(self.make(most_bytes)) as pieces:
-            for rows in pieces:
-                given += len(rows)
-                if rows.dtype != dtype or rows.shape[1:] != self.row_shape or given > self.count:
-                    raise FormatError(
-                        f"rows {rows.dtype} {rows.shape}, {given} so far, where {self.count} of "
-                        f"{self.dtype} {self.row_shape} were announced"
-                    )
-                for first in range(0, len(rows), most_rows):
-                    yield rows[first : first + most_rows]
-        if given < self.count:
-            raise FormatError(f"{given} rows where {self.count} were announced")
 
 
 @contextmanager

@@ -26,8 +26,8 @@ from overspill.build.moving.row_output import RepeatedPositionError, RowOutput, 
 from overspill.build.moving.row_sources import ended
 from overspill.build.moving.row_spool import RowSpool, ScatteredFile
 from overspill.build.moving.row_trace import PositionTrace
+from overspill.build.passes.spool import spool_changed
 from overspill.build.pipeline import prefetched
-from overspill.errors import FormatError
 from overspill.kernels.rows import place_rows
 
 _BUFFERS = 3
@@ -83,8 +83,6 @@ def scatter_rows(
             else:
                 _SpooledRows(output, rows, trace).run(checked)
         missing = rows.finish()
-    if writer.result is None:
-        raise FormatError(f"{output.path} was not finished")
     return ScatterResult(writer.result, missing, given.dropped)
 
 
@@ -137,7 +135,7 @@ class _SpooledRows:
             with ended(prefetched(self._buckets(spool))) as parts:
                 self._place(parts)
             if spool.overfull is not None:
-                raise FormatError(f"the spool of {self._output.path} was changed by something else")
+                raise spool_changed(self._output.directory.path)
 
     def _spool(self, count: int, level: int) -> RowSpool:
         if level == len(self._paths):  # listed once: a level's spools follow one another

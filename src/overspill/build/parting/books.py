@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from overspill.build.parting.split_owners import Owners, RangeOwners
-from overspill.errors import FormatError
 from overspill.storage.arrays import ArrayWriter
 from overspill.storage.records import FileRecord, require_inside
 
@@ -46,6 +45,4 @@ def write_book(path: Path, owners: Owners, *, num_parts: int, record_path: str) 
         else:
             for parts, _ in owners.runs(None, 1):
                 writer.append(parts.astype(dtype))
-    if writer.result is None:
-        raise FormatError(f"{path} was not finished", path=str(path))
     return writer.result

@@ -37,10 +37,10 @@ from overspill.build.parting.staged_store import StagedStore
 from overspill.build.passes.assemble import RowAssembler, RowFiles
 from overspill.build.plan import BuildPlan
 from overspill.build.progress import Event, Progress
+from overspill.build.remedies import REPORT
 from overspill.build.spec import BuildSpec, EdgeName, EdgeSpec
 from overspill.errors import DiskRefusedError, FormatError
 from overspill.kernels.route import hash_nodes
-from overspill.storage.arrays import ArrayWriter
 from overspill.storage.manifest import Manifest, check_file
 from overspill.storage.part_records import PartNodes, PartRecord
 from overspill.storage.records import FileRecord
@@ -195,7 +195,7 @@ class _PartBuild:
     ) -> dict[str, Any]:
         """The staged row of each edge: its id's place among the ids of those that were staged."""
         if rows.edge_ids is None or edge.edge_ids is None:
-            raise FormatError("edge arrays need edge ids")
+            raise FormatError("edge arrays need edge ids", remedy=REPORT)
         context, source = self._context, StagedRowSource(staged)
         count = rows.edge_ids.shape[0]
         path = f"{_prefix(edge.type, edge.layout)}.arrays/{name}.safetensors"
@@ -220,13 +220,9 @@ class _PartBuild:
     def _written(
         self, path: str, dtype: str, count: int, pieces: Iterator[npt.NDArray[Any]]
     ) -> FileRecord:
-        target = self._context.directory.file(path)
-        self._context.directory.file(path + ".partial")
-        with ArrayWriter(target, dtype=dtype, shape=(count,), record_path=path) as writer:
+        with self._context.directory.array(path, dtype=dtype, shape=(count,)) as writer:
             for piece in pieces:
                 writer.append(piece)
-        if writer.result is None:
-            raise FormatError(f"{target} was not finished", path=str(target))
         return writer.result
 
     def _edge_type(

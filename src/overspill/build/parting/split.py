@@ -35,6 +35,7 @@ from overspill.build.parting.split_owners import (
 )
 from overspill.build.parting.split_sinks import Sink
 from overspill.build.progress import Event, Progress
+from overspill.build.remedies import FREE_SPACE
 from overspill.errors import DiskRefusedError, OutputDirError
 from overspill.linux.mounts import filesystem_type, free_disk_bytes, is_memory_backed
 from overspill.storage.manifest import (
@@ -146,7 +147,7 @@ class _Split:
                 errno=errno.ENOSPC,
                 needed_bytes=needed,
                 available_bytes=free,
-                remedy="free space on this disk, or choose a directory on another one",
+                remedy=FREE_SPACE,
             )
 
     def run(self, progress: Progress) -> PartitionManifest:

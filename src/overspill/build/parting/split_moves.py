@@ -28,6 +28,7 @@ from overspill.build.moving.row_sources import ArrayRows, ended
 from overspill.build.parting.split_owners import HashOwners, Owners, RangeOwners, Runs
 from overspill.build.parting.split_sinks import THREADS, Sink, Workers
 from overspill.build.pipeline import Behind, prefetched
+from overspill.build.remedies import DAMAGED_DATASET
 from overspill.errors import FormatError
 from overspill.kernels.route import add_lengths, count_words, hash_nodes, route_words
 from overspill.storage.records import STORED_DTYPES, FileRecord
@@ -175,7 +176,9 @@ def _following(pieces: Iterator[Rows], stream: Stream) -> Rows:
     for piece in pieces:
         if piece.size:
             return piece
-    raise FormatError(f"a stream of {stream.dtype} {stream.row_shape} ended early")
+    raise FormatError(
+        f"a stream of {stream.dtype} {stream.row_shape} ended early", remedy=DAMAGED_DATASET
+    )
 
 
 class _Routing:
@@ -227,7 +230,7 @@ class _Routing:
         if self._start[0] == self._held[0].size:
             following = next(runs, None)
             if following is None:
-                raise FormatError("there is more than the nodes own")
+                raise FormatError("there is more than the nodes own", remedy=DAMAGED_DATASET)
             self._held, self._start = following, (0, 0)
         counts, out = np.zeros(len(self._sinks), np.int64), next(self._outs)
         size = count_words(self._held, self._start, words.size, self._first, counts)

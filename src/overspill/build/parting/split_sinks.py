@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from overspill.build.remedies import REPORT
 from overspill.errors import FormatError
 from overspill.storage.arrays import ArrayWriter
 from overspill.storage.records import FileRecord, numpy_view_dtype
@@ -78,19 +79,16 @@ class Sink:
 
     def abandon(self, error: BaseException) -> None:
         """Remove the file, if it was made and not published."""
-        if self._writer is not None and self._writer.result is None:
+        if self._writer is not None and not self._writer.published:
             self._writer.__exit__(type(error), error, error.__traceback__)
 
     def record(self) -> FileRecord:
         """What was written."""
-        found = self._opened().result
-        if found is None:
-            raise FormatError(f"{self._path} was not finished", path=str(self._path))
-        return found
+        return self._opened().result
 
     def _opened(self) -> ArrayWriter:
         if self._writer is None:
-            raise FormatError(f"{self._path} was not opened", path=str(self._path))
+            raise FormatError(f"{self._path} was not opened", path=str(self._path), remedy=REPORT)
         return self._writer
 
 

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from overspill.build.part_spec import StagedRows
-from overspill.errors import StaleFileError
+from overspill.build.remedies import STAGE_ANEW
+from overspill.build.whole_reads import fill_from, unreadable
 from overspill.storage.arrays import open_regular
 from overspill.storage.records import numpy_view_dtype
 
@@ -63,7 +64,7 @@ class StagedRowSource:
             with _opened(path) as fd:
                 for first in range(0, count, most_rows):
                     rows = next(ring)[: count - first]
-                    _fill(fd, rows, path)
+                    _fill(fd, rows, first * row_bytes, path)
                     yield rows
 
 
@@ -72,31 +73,15 @@ def _opened(path: str) -> Iterator[int]:
     try:
         fd = open_regular(Path(path))
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error, remedy=STAGE_ANEW) from error
     try:
         yield fd
     finally:
         os.close(fd)
 
 
-def _fill(fd: int, rows: Rows, path: str) -> None:
-    view, done = rows.reshape(-1).view(np.uint8), 0
-    while done < len(view):
-        try:
-            count = os.readv(fd, [view[done:].data])
-        except OSError as error:
-            raise _unreadable(path, error) from error
-        if count == 0:
-            raise StaleFileError(f"{path} was cut while in use", path=path)
-        done += count
+def _fill(fd: int, rows: Rows, offset: int, path: str) -> None:
+    view = rows.reshape(-1).view(np.uint8)
+    fill_from(fd, view, offset, path=path, remedy=STAGE_ANEW)
     # Read once: from the start, for the kernel drops whole folios only.
-    os.posix_fadvise(fd, 0, os.lseek(fd, 0, os.SEEK_CUR), os.POSIX_FADV_DONTNEED)
-
-
-def _unreadable(path: str, error: OSError) -> StaleFileError:
-    return StaleFileError(
-        f"{path} cannot be read: {error.strerror}",
-        path=path,
-        errno=error.errno,
-        remedy="build again, which stages its edges anew",
-    )
+    os.posix_fadvise(fd, 0, offset + len(view), os.POSIX_FADV_DONTNEED)

@@ -7,7 +7,6 @@ of half-filled blocks. Limits: each file keeps a descriptor open.
 
 from __future__ import annotations
 
-import errno
 import os
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -20,6 +19,8 @@ import numpy.typing as npt
 
 from overspill.build.part_spec import StagedFile
 from overspill.build.passes.blocks import Blocks
+from overspill.build.remedies import STAGE_ANEW
+from overspill.build.whole_reads import fill_from, unreadable
 from overspill.errors import FormatError, StaleFileError
 from overspill.linux.direct import DIRECT_ALIGNMENT_BYTES, set_direct
 from overspill.storage.arrays import open_regular
@@ -78,12 +79,9 @@ class StagedStore:
         table = held.reshape(-1, 3)
         ends = table[:, 1] + table[:, 2] * self.record_bytes(self._wide)
         if table.min(initial=0) < 0 or ends.max(initial=0) > file.table:
-            raise FormatError(f"{file.path} is damaged", path=file.path, remedy=_REMEDY)
+            raise FormatError(f"{file.path} is damaged", path=file.path, remedy=STAGE_ANEW)
         table[:, 1] += start
         return table
-
-
-_REMEDY = "it was cut or changed: build again, which stages its edges anew"
 
 
 class _Files:
@@ -106,7 +104,7 @@ class _Files:
             self.close()
             if isinstance(error, StaleFileError):
                 raise
-            raise _unreadable(file.path, error) from error
+            raise unreadable(file.path, error, remedy=STAGE_ANEW) from error
 
     def _open(self, file: StagedFile) -> int:
         fd = open_regular(Path(file.path))
@@ -116,7 +114,7 @@ class _Files:
             raise StaleFileError(
                 f"{file.path} has {size} bytes where {file.nbytes} were staged",
                 path=file.path,
-                remedy=_REMEDY,
+                remedy=STAGE_ANEW,
             )
         return fd
 
@@ -133,27 +131,12 @@ class _Files:
             place = offset - self.starts[number]
             some = out[: self._files[number].nbytes - place]
             if not len(some):
-                raise StaleFileError(f"{self._files[number].path} was cut while in use")
+                path = self._files[number].path
+                raise StaleFileError(f"{path} was cut while in use", path=path, remedy=STAGE_ANEW)
             self._fill(number, some, place)
             out, offset = out[len(some) :], offset + len(some)
 
     def _fill(self, number: int, out: Bytes, place: int) -> None:
         path, (fd, direct) = self._files[number].path, self._fds[number]
-        done = 0
-        while done < len(out):
-            try:
-                count = os.preadv(direct, [out[done:].data], place + done)
-            except OSError as error:
-                if error.errno == errno.EINVAL and direct != fd:
-                    direct = fd
-                    continue
-                raise _unreadable(path, error) from error
-            if count == 0:
-                raise StaleFileError(f"{path} was cut while in use", path=path, remedy=_REMEDY)
-            done += count
-
-
-def _unreadable(path: str, error: OSError) -> StaleFileError:
-    return StaleFileError(
-        f"{path} cannot be read: {error.strerror}", path=path, errno=error.errno, remedy=_REMEDY
-    )
+        unaligned = None if direct == fd else lambda: fd
+        fill_from(direct, out, place, path=path, remedy=STAGE_ANEW, unaligned=unaligned)

@@ -24,7 +24,6 @@ from overspill.build.passes.spool import Blocks
 from overspill.build.passes.workbench import Emission, Workbench
 from overspill.build.pipeline import Behind
 from overspill.build.plan import BuildPlan
-from overspill.errors import FormatError
 from overspill.storage.arrays import ArrayWriter
 from overspill.storage.records import FileRecord
 
@@ -126,8 +125,6 @@ class RowAssembler:
             emissions = stack.enter_context(closing(stream.rows(blocks, self._rows)))
             edges, duplicates = self._consume(emissions, files, writer)
         records = {name: file.result for name, file in files.items()}
-        if records["indptr"] is None or records["indices"] is None:
-            raise FormatError("the rows were not finished")
         return RowFiles(
             records["indptr"],
             records["indices"],
@@ -147,12 +144,8 @@ class RowAssembler:
         files = {}
         for name, (dtype, length) in sizes.items():
             path = f"{prefix}.{name}.safetensors"
-            target = self._directory.file(path)
-            self._directory.file(path + ".partial")
             at_most = self._options.drop and name != "indptr"
-            writer = ArrayWriter(
-                target, dtype=dtype, shape=(length,), record_path=path, at_most=at_most
-            )
+            writer = self._directory.array(path, dtype=dtype, shape=(length,), at_most=at_most)
             files[name] = stack.enter_context(writer)
         return files
 

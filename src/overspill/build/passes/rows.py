@@ -23,11 +23,10 @@ from overspill.build.passes.buckets import BucketShape, RowOptions, Rows
 from overspill.build.passes.partition import RangePartitioner
 from overspill.build.passes.repeats import first_of_each
 from overspill.build.passes.runs import RunCollector, SortedRuns
-from overspill.build.passes.spool import Blocks, Hub
+from overspill.build.passes.spool import Blocks, Hub, spool_changed
 from overspill.build.passes.workbench import NO_ENDS, Emission, RangeRows, RowQueue, Workbench
 from overspill.build.pipeline import prefetched
 from overspill.build.plan import second_level
-from overspill.errors import FormatError
 
 _EMPTY_ROWS = 1 << 16
 _numbers = itertools.count(1)  # of scratch files
@@ -309,7 +308,7 @@ class RowStream:
                 columns = np.ascontiguousarray(records.T, np.int64)
                 columns[1] -= less
                 if narrower.add(*columns) < len(records):
-                    raise FormatError("the spool of a build was changed by something else")
+                    raise spool_changed(self._directory.path)
 
 
 def _rows_of_ranges(span: _Span, ranges: tuple[int, int]) -> list[RangeRows]:

@@ -20,7 +20,9 @@ import numpy.typing as npt
 from overspill.build.passes.blocks import READERS as READERS
 from overspill.build.passes.blocks import Blocks as Blocks
 from overspill.build.passes.blocks import Hub as Hub
-from overspill.errors import DiskRefusedError, StaleFileError
+from overspill.build.remedies import DIRECTORY_ALONE
+from overspill.build.whole_reads import fill_from
+from overspill.errors import DiskRefusedError, FormatError
 from overspill.linux.blocks import refused, reserve_blocks, write_all
 from overspill.linux.direct import DIRECT_ALIGNMENT_BYTES, set_direct
 from overspill.storage.write_behind import WriteBehind
@@ -56,7 +58,10 @@ class ScratchFile:
             self.fd = os.open(path, flags, 0o600)
         except OSError as error:
             raise DiskRefusedError(
-                f"{path} cannot be made: {error.strerror}", path=str(path), errno=error.errno
+                f"{path} cannot be made: {error.strerror}",
+                path=str(path),
+                errno=error.errno,
+                remedy="choose a directory that can be written and has room",
             ) from error
         self._direct = paged and set_direct(self.fd, True)
         self._out = WriteBehind(self.fd, path=str(path))
@@ -85,9 +90,7 @@ class ScratchFile:
         try:
             os.ftruncate(self.fd, self._out.offset)
         except OSError as error:
-            raise DiskRefusedError(
-                f"{self.path}: {error.strerror}", path=str(self.path), errno=error.errno
-            ) from error
+            raise refused(error, "cannot shorten", self.fd, str(self.path), None) from error
         return self._out.offset
 
     def keep(self) -> None:
@@ -109,22 +112,9 @@ class ScratchFile:
 
     def read(self, out: Bytes, offset: int, *, drop: bool = True) -> None:
         """Fill a flat array of bytes; pages that came through the cache are dropped from it."""
-        done = 0
-        while done < len(out):
-            try:
-                count = os.preadv(self.fd, [out[done:].data], offset + done)
-            except OSError as error:
-                if error.errno == errno.EINVAL and self._direct:
-                    self._go_through_cache()
-                    continue
-                raise StaleFileError(
-                    f"{self.path} cannot be read: {error.strerror}",
-                    path=str(self.path),
-                    errno=error.errno,
-                ) from error
-            if count == 0:
-                raise StaleFileError(f"{self.path} was cut while in use", path=str(self.path))
-            done += count
+        unaligned = self._go_through_cache if self._direct else None
+        path = str(self.path)
+        fill_from(self.fd, out, offset, path=path, remedy=DIRECTORY_ALONE, unaligned=unaligned)
         if drop and not self._direct:
             os.posix_fadvise(self.fd, offset, len(out), os.POSIX_FADV_DONTNEED)
 
@@ -153,9 +143,19 @@ class ScratchFile:
             self._out.offset += len(piece) - kept
         self._out.offset += written
 
-    def _go_through_cache(self) -> None:
+    def _go_through_cache(self) -> int:
         set_direct(self.fd, False)
         self._direct = False
+        return self.fd
+
+
+def spool_changed(path: Path) -> FormatError:
+    """The error of scratch files that no longer hold what was written; the directory is named."""
+    return FormatError(
+        f"what the build wrote in {path} was changed by something else",
+        path=str(path),
+        remedy=DIRECTORY_ALONE,
+    )
 
 
 class Spool:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from overspill.build.readers.npy_header import read_header
 from overspill.build.readers.source import SourceFile
+from overspill.build.remedies import INPUTS_ALONE
 from overspill.errors import InputError
 from overspill.linux.direct import DIRECT_ALIGNMENT_BYTES, DirectReader
 from overspill.storage.records import STORED_DTYPES, numpy_view_dtype
@@ -198,5 +199,5 @@ class NpyReader:
             raise InputError(
                 f"{self.file.path} was cut while the build read it",
                 path=self.file.path,
-                remedy="build again once nothing writes the file",
+                remedy=INPUTS_ALONE,
             ) from error

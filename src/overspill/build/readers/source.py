@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
 
+from overspill.build.remedies import INPUTS_ALONE
 from overspill.errors import InputError
 from overspill.linux.identity import FileIdentity, identify_file
 
@@ -79,7 +80,7 @@ class SourceFile:
         raise InputError(
             f"{self.path} was changed while the build read it: {told}",
             path=self.path,
-            remedy="build again once nothing writes the file",
+            remedy=INPUTS_ALONE,
         )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy_format
 
+from overspill.build.remedies import SENT_AGAIN
 from overspill.errors import FormatError
 
 PIPE_OPTION = "--streams"  # of the build's process: the number of its end of the pipe
@@ -110,7 +111,9 @@ def require_whole(closing: dict[str, Any], nbytes: int) -> None:
     shape = tuple(closing["shape"])
     wanted = math.prod(shape) * np.dtype(_descr(closing)).itemsize
     if wanted != nbytes:
-        raise FormatError(f"{nbytes} bytes were sent where shape {shape} takes {wanted}")
+        raise FormatError(
+            f"{nbytes} bytes were sent where shape {shape} takes {wanted}", remedy=SENT_AGAIN
+        )
 
 
 def _descr(closing: dict[str, Any]) -> Any:

@@ -21,6 +21,7 @@ from typing import Any
 from overspill.build.directory import SCRATCH, BuildDirectory
 from overspill.build.inputs import SentEdges
 from overspill.build.passes.spool import ScratchFile
+from overspill.build.remedies import FREE_SPACE, SENT_AGAIN
 from overspill.build.sending.frames import (
     NPY_HEADER_BYTES,
     PIPE_OPTION,
@@ -124,7 +125,7 @@ def _ended_early(spec: BuildSpec) -> InputError:
     return InputError(
         "what was to be sent from memory ended early",
         path=spec.out,
-        remedy="build again; see the error of the process that sent it",
+        remedy=SENT_AGAIN,
     )
 
 
@@ -173,7 +174,7 @@ class _Intake:
                 errno=errno.ENOSPC,
                 needed_bytes=self._announced,
                 available_bytes=free,
-                remedy="free space on this disk, or choose a directory on another one",
+                remedy=FREE_SPACE,
             )
 
     def _one_file(self, number: str, kind: str) -> Path:

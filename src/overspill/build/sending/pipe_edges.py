@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from overspill.build.readers.edges import EdgeChunk, RowSource, no_columns
+from overspill.build.remedies import REPORT
 from overspill.build.sending.frames import FrameReader, require_whole
 from overspill.build.spec import STREAM_PREFIX, BuildSpec
 from overspill.errors import FormatError
@@ -70,7 +71,9 @@ class PipeEdges:
             FormatError: They were read before, or not all came that their closing tells of.
         """
         if self._begun:
-            raise FormatError(f"{self.path}: a pipe was to be read twice", path=self.path)
+            raise FormatError(
+                f"{self.path}: a pipe was to be read twice", path=self.path, remedy=REPORT
+            )
         self._begun = True
         raw = np.empty((most_edges, 2), np.int64)
         ids = [np.empty((2, most_edges), np.int64) for _ in range(_ALIVE)]

@@ -30,7 +30,6 @@ def write_rows(path: Path, nbytes: int) -> FileRecord:
     with ArrayWriter(path, dtype="uint8", shape=(nbytes,)) as writer:
         for start in range(0, nbytes, chunk.size):
             writer.append(chunk[: nbytes - start])
-    assert writer.result is not None
     return writer.result
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from overspill.cli.demo.recorded import PartRecording
 
 Report = Callable[[str, int, int, str], None]
+_REMEDY = "see its last words; give it a higher --memory-limit if the system was out of memory"
 
 
 def make_group(limit_bytes: int) -> tuple[MemoryGroup | None, str]:
@@ -53,7 +54,13 @@ def run_confined(
         NoRoomError: The limit killed it.
         BuildFailedError: It ended without a result; the message tells how, and its last words.
     """
-    argv = [sys.executable, "-P", "-m", "overspill.cli.demo.large", json.dumps(asdict(spec))]
+    argv = [
+        sys.executable,
+        "-P",
+        "-m",
+        "overspill.cli.demo.large",
+        json.dumps(asdict(spec), allow_nan=False),
+    ]
     with ExitStack() as stack:
         words = stack.enter_context(tempfile.TemporaryFile())
         child = stack.enter_context(
@@ -106,10 +113,12 @@ def _follow(
 
 def _failure(code: int, said: dict[str, Any] | None, words: str) -> BuildFailedError:
     if said is not None and "message" in said:
-        return BuildFailedError(f"part 2 failed: {said['message']}")
+        return BuildFailedError(f"part 2 failed: {said['message']}", remedy=said.get("remedy"))
     ending = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
     tail = "\n".join(words.splitlines()[-8:])
-    return BuildFailedError(f"part 2 {ending} without a result" + (tail and f":\n{tail}"))
+    return BuildFailedError(
+        f"part 2 {ending} without a result" + (tail and f":\n{tail}"), remedy=_REMEDY
+    )
 
 
 def _end(child: subprocess.Popen[str]) -> None:

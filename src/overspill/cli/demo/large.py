@@ -167,7 +167,7 @@ def _report_build(event: dict[str, Any]) -> None:
 
 
 def _say(kind: str, held: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps({"event": kind, **held}) + "\n")
+    sys.stdout.write(json.dumps({"event": kind, **held}, allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
@@ -176,7 +176,8 @@ def main() -> int:
     try:
         result = run_large(LargeSpec(**json.loads(sys.argv[1])))
     except OverspillError as error:
-        _say("error", {"message": str(error)})
+        remedy, error.remedy = error.remedy, None  # part 1 tells it, beside what failed
+        _say("error", {"message": str(error), "remedy": remedy})
         return 1
     _say("result", asdict(result))
     return 0

@@ -23,10 +23,9 @@ from overspill.build.readers.features import open_features
 from overspill.build.readers.npy import NpyFile, NpyReader
 from overspill.build.readers.reorder import as_they_lie
 from overspill.build.spec import NonFinite
-from overspill.errors import FormatError
 from overspill.kernels.route import hash_nodes
 from overspill.storage.arrays import ArrayWriter, partial_path
-from overspill.storage.records import FileRecord, numpy_view_dtype
+from overspill.storage.records import numpy_view_dtype
 
 Rows = npt.NDArray[Any]
 _PIECE_BYTES = 4 << 20
@@ -105,7 +104,4 @@ def ready_array(
     with ArrayWriter(path, dtype=dtype, shape=shape, record_path=record_path) as writer:
         for piece in pieces:
             writer.append(np.ascontiguousarray(piece))
-    if writer.result is None:
-        raise FormatError(f"{path} was not finished", path=str(path))
-    record: FileRecord = writer.result
-    return ReadyArray(path=str(path), record=record)
+    return ReadyArray(path=str(path), record=writer.result)

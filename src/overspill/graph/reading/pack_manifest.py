@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from overspill.errors import FormatError
+from overspill.errors import FormatError, sentence_of
 from overspill.graph.reading.array_keys import ArrayKey
 from overspill.storage.arrays import open_regular
 from overspill.storage.json_files import publish_json
@@ -45,7 +45,9 @@ class PackRecipe:
         return {
             "dataset": self.dataset,
             "seed": self.seed,
-            "options": json.loads(json.dumps(dict(self.options))),  # tuples become lists
+            "options": json.loads(
+                json.dumps(dict(self.options), allow_nan=False)
+            ),  # tuples become lists
             "arrays": [[_owner(key), key[1], part] for key, part in self.arrays.items()],
         }
 
@@ -113,7 +115,7 @@ def read_pack_manifest(directory: Path) -> PackManifest | None:
         manifest = _decoded(json.loads(text))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(
-            f"{path} cannot be understood: {error}",
+            f"{path} cannot be understood: {sentence_of(error)}",
             path=str(path),
             remedy="remove the directory, so that the batches are packed again",
         ) from error
