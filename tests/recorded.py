@@ -60,5 +60,5 @@ def recording_of(
     """A recording that samples when a phase or a mark asks for it, and at the end."""
     sampler = Sampler(memory, loaders=loaders or ToldLoaders())
     held = Recording(sampler, **{"interval": RARELY, **options})  # type: ignore[arg-type]
-    held._ledger.interval_ns = 1000  # so that each phase and mark is old enough for a sample
+    held._ledger._held.interval_ns = 1000  # so that each phase and mark is old enough for a sample
     return held

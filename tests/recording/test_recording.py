@@ -22,6 +22,7 @@ from overspill.recording import recording as module
 from overspill.recording.fields import column
 from overspill.recording.ledger import Ledger
 from overspill.recording.loader_counts import LoaderCounts, LoaderRegistry
+from overspill.recording.report import _LATEST_NS
 from overspill.recording.sampler import Sampler
 from overspill.settings import child_environment
 from recorded import MIB, RARELY, ToldLoaders, ToldMemory, recording_of, row
@@ -39,9 +40,9 @@ def test_a_program_is_recorded_for_real(tmp_path: Path) -> None:
             held = bytearray(b"x") * (64 * MIB)
         recording.mark("filled")
         sampled = threading.Event()
-        before = recording._ledger.samples
+        before = recording._ledger._held.samples
         # The thread samples of its own accord.
-        while recording._ledger.samples < before + 3:
+        while recording._ledger._held.samples < before + 3:
             sampled.wait(0.01)
         assert len(held) == 64 * MIB
     found = document(recording)
@@ -67,7 +68,7 @@ def test_what_happens_in_phases_is_told() -> None:
                 loaders.counts = LoaderCounts(5000, 50, 40_000, 10**9)
             memory.anon = 100 * MIB
         memory.kills = 1
-        recording._sample()
+        recording._ledger.sample()
         recording.mark("late")
     found = document(recording)
     totals = {total["name"]: total for total in found["phases"]}
@@ -88,10 +89,10 @@ def test_another_group_and_a_group_that_is_gone() -> None:
     memory = ToldMemory()
     with recording_of(memory) as recording:
         memory.path = "/the/outer group"
-        recording._sample()
+        recording._ledger.sample()
         recording.mark("a")
         memory.error = UnavailableError("gone")
-        recording._sample()
+        recording._ledger.sample()
         recording.mark("b")
     found = document(recording)
     assert found["source"] == "/the/outer group"
@@ -165,18 +166,20 @@ def test_it_is_published_while_it_goes_on(tmp_path: Path, caplog: pytest.LogCapt
     folder.mkdir()
     path = folder / "report.json"
     with recording_of(ToldMemory(), path=path) as recording:
-        recording._save_if_due()
+        report = recording._report
+        assert report is not None
+        recording._publish_if_due()
         assert not path.exists()  # not yet
-        recording._next_save_ns = 0
-        recording._save_if_due()
+        report._next_ns = 0
+        recording._publish_if_due()
         assert json.loads(path.read_text())["running"]
-        due = recording._next_save_ns
-        assert 0 < due <= recording._elapsed_ns() + module._LATEST_SAVE_NS
+        due = report._next_ns
+        assert 0 < due <= recording._ledger.elapsed_ns() + _LATEST_NS
         path.unlink()
         folder.rmdir()
-        recording._next_save_ns = 0
-        recording._save_if_due()  # told, and it goes on
-        assert "the recording goes on" in caplog.text and recording._next_save_ns > 0
+        report._next_ns = 0
+        recording._publish_if_due()  # told, and it goes on
+        assert "the recording goes on" in caplog.text and report._next_ns > 0
         folder.mkdir()
     assert not json.loads(path.read_text())["running"]
 
@@ -190,7 +193,7 @@ def test_a_stretch_without_samples_is_told() -> None:
     assert ledger.longest_gap == (600_000_000, 7_600_000_000)
     with recording_of(ToldMemory()) as recording:
         pass
-    recording._ledger.longest_gap = ledger.longest_gap
+    recording._ledger._held.longest_gap = ledger.longest_gap
     assert document(recording)["longest_gap"] == {"start_s": 0.6, "stop_s": 7.6}
     assert "No sample could be taken for 7 s, from 0.6 s on" in recording.to_html()
 
@@ -226,18 +229,18 @@ def test_a_signal_handler_may_mark_amid_a_sample() -> None:
         return LoaderCounts(rows=len(asked))
 
     recording = Recording(Sampler(ToldMemory(), loaders=registry.totals), interval=RARELY)
-    recording._ledger.interval_ns = 1000  # old enough for a sample, if one were taken
+    recording._ledger._held.interval_ns = 1000  # old enough for a sample, if one were taken
     registry._lock = LockOnce()  # type: ignore[assignment]
     registry.follow(recording, read)
     before = signal.signal(signal.SIGUSR1, lambda *_: recording.mark("a signal"))
     try:
-        recording._sample()
+        recording._ledger.sample()
         with registry._lock:
             signal.raise_signal(signal.SIGUSR1)
-        with recording._lock:
+        with recording._ledger._lock:
             signal.raise_signal(signal.SIGUSR1)
         assert [mark["name"] for mark in document(recording)["marks"]] == ["a signal"] * 3
-        assert (len(asked), recording._ledger.samples) == (1, 2)
+        assert (len(asked), recording._ledger._held.samples) == (1, 2)
     finally:
         signal.signal(signal.SIGUSR1, before)
     recording.stop()
@@ -247,12 +250,12 @@ def test_marks_between_two_samples_take_a_fixed_amount_of_memory() -> None:
     with recording_of(ToldMemory()) as recording:
         for number in range(3000):
             recording.mark(number)
-            assert len(recording._marked) <= 512
-    recording._marked.append(("while it ended", 0))
+            assert len(recording._ledger._marked) <= 512
+    recording._ledger._marked.append(("while it ended", 0))
     found = document(recording)
     assert len(found["marks"]) <= 512 and found["marks"][0]["name"] == "0"
     assert len(found["marks"]) + found["marks_left_out"] == 3000
-    assert recording._ledger.samples == 2
+    assert recording._ledger._held.samples == 2
 
 
 def test_marks_stand_in_the_order_of_time() -> None:
@@ -260,8 +263,8 @@ def test_marks_stand_in_the_order_of_time() -> None:
     with recording_of(memory) as recording:
         recording.mark("before")
         memory.kills = 1
-        recording._sample()
-        recording._marked.append(("by a thread that was slow", 0))
+        recording._ledger.sample()
+        recording._ledger._marked.append(("by a thread that was slow", 0))
     names = [mark["name"] for mark in document(recording)["marks"]]
     assert names == ["by a thread that was slow", "before", "the kernel killed 1 process"]
 
@@ -274,13 +277,13 @@ def test_a_short_phase_has_samples_of_its_own_at_a_long_interval(
     monkeypatch: pytest.MonkeyPatch, interval_ms: int, age_ms: int, samples: int
 ) -> None:
     with recording_of(ToldMemory()) as recording:
-        recording._ledger.interval_ns = interval_ms * 1_000_000
-        last = recording._ledger.last
+        recording._ledger._held.interval_ns = interval_ms * 1_000_000
+        last = recording._ledger._held.last
         assert last is not None
         now = int(column(last, "elapsed_ns")) + age_ms * 1_000_000
-        monkeypatch.setattr(recording, "_elapsed_ns", lambda: now)
+        monkeypatch.setattr(recording._ledger, "elapsed_ns", lambda: now)
         recording.begin_phase("short")
-        assert recording._ledger.samples == samples
+        assert recording._ledger._held.samples == samples
 
 
 def test_the_thread_rests_until_its_pages_are_paid_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,10 +302,10 @@ def test_the_thread_rests_until_its_pages_are_paid_for_too(monkeypatch: pytest.M
         taken_s += seconds
 
     monkeypatch.setattr(recording, "_stopping", SimpleNamespace(wait=wait))
-    monkeypatch.setattr(recording, "_elapsed_ns", lambda: int(elapsed_s * 1e9))
+    monkeypatch.setattr(recording._ledger, "elapsed_ns", lambda: int(elapsed_s * 1e9))
     monkeypatch.setattr(module.time, "thread_time", lambda: taken_s)
-    monkeypatch.setattr(recording, "_sample", lambda: work(0.001))
-    monkeypatch.setattr(recording, "_save_if_due", lambda: work(0.020 if len(rests) == 2 else 0))
+    monkeypatch.setattr(recording._ledger, "sample", lambda: work(0.001))
+    monkeypatch.setattr(recording, "_publish_if_due", lambda: work(0.020 if len(rests) == 2 else 0))
     recording._run()
     # 1 ms of 100; then 22 ms, which want 1.1 s; then as before.
     assert rests == [0.1, 0.1, 0.9, 0.1, 0.1]
@@ -315,7 +318,7 @@ def test_a_use_that_is_read_as_less_than_its_cache_is_held_as_none() -> None:
         pass
     assert document(recording)["peaks"]["held_bytes"]["nbytes"] == 0
     assert "At its fullest" in recording.to_html()
-    assert column(recording._ledger.last, "usage_bytes") == 7 * MIB
+    assert column(recording._ledger._held.last, "usage_bytes") == 7 * MIB
 
 
 def test_a_forked_child_marks_and_publishes_nothing(tmp_path: Path) -> None:
@@ -324,7 +327,7 @@ def test_a_forked_child_marks_and_publishes_nothing(tmp_path: Path) -> None:
         holding, done = threading.Event(), threading.Event()
 
         def hold() -> None:
-            with recording._lock:
+            with recording._ledger._lock:
                 holding.set()
                 done.wait()
 
@@ -378,8 +381,8 @@ def test_a_kill_leaves_the_last_page_whole(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     script = (
         "import signal, sys, overspill as ov\n"
-        "from overspill.recording import recording\n"
-        "recording._FIRST_SAVE_NS, recording._SAVE_GROWTH = 0, 1\n"
+        "from overspill.recording import report\n"
+        "report._FIRST_NS, report._GROWTH = 0, 1\n"
         "with ov.record_memory(sys.argv[1], interval=0.001):\n"
         "    print('begun', flush=True)\n"
         "    signal.pause()\n"

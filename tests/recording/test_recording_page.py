@@ -173,9 +173,9 @@ def test_everything_lies_within_its_chart(change: dict[str, Any]) -> None:
 def test_thousands_of_marks_and_phases_make_no_large_page() -> None:
     with recording_of(ToldMemory()) as recording:
         for number in range(3000):
-            recording._ledger.phases.mark(f"mark {number}", number)
-            span = recording._ledger.phases.begin(f"phase {number}", number, row())
-            recording._ledger.phases.end(span, number + 1, row())
+            recording._ledger._held.phases.mark(f"mark {number}", number)
+            span = recording._ledger._held.phases.begin(f"phase {number}", number, row())
+            recording._ledger._held.phases.end(span, number + 1, row())
     text = recording.to_html()
     assert len(text) < 400_000
     page = Page(text)
@@ -193,8 +193,8 @@ def test_days_of_samples_make_no_large_page() -> None:
             levels = {f"{kind}_bytes": n for kind, n in zip(kinds, figures, strict=True)}
             counts = {"read_bytes": number << 40, "loader_rows": number << 20}
             sample = row(elapsed_ns=number * 10**12, limit_bytes=1 << 42, **levels, **counts)
-            recording._ledger.add(sample, "g", "g")
-        recording._sampler.began_ns -= 5000 * 10**12
+            recording._ledger._held.add(sample, "g", "g")
+        recording._ledger._sampler.began_ns -= 5000 * 10**12
     assert len(recording.to_html()) < 500_000
 
 

@@ -51,7 +51,7 @@ def as_document(snapshot: Snapshot) -> dict[str, Any]:
 
 def as_json(snapshot: Snapshot) -> str:
     """The document as text on one line, all of it ASCII."""
-    return json.dumps(as_document(snapshot), separators=(",", ":"))
+    return json.dumps(as_document(snapshot), separators=(",", ":"), allow_nan=False)
 
 
 def _values(snapshot: Snapshot, name: str) -> list[int | float | None]:

@@ -6,8 +6,7 @@ loaders and phases count would have to be sent to it. The thread reads a few sma
 interval, some 0.3 ms that the interpreter's lock is given up for most of, and now and then makes
 the page, some 15 ms; then it rests until all that it has taken so far is no more than 2% of the
 time gone by. What it gives up: while an extension holds the interpreter's lock no sample is taken
-(the longest gap is told), and what kills the process kills the recording. So the page is published
-early and again and again, at the latest every minute, and a SIGKILL loses what came after that.
+(the longest gap is told), and what kills the process kills the recording.
 """
 
 from __future__ import annotations
@@ -16,37 +15,31 @@ import atexit
 import contextlib
 import html
 import logging
-import os
 import sys
 import threading
 import time
-import weakref
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from overspill.errors import DiskRefusedError, UnavailableError
+from overspill.errors import DiskRefusedError
 from overspill.recording.arguments import require_interval, require_title
 from overspill.recording.document import as_json
-from overspill.recording.fields import column
-from overspill.recording.ledger import Ledger, Snapshot
+from overspill.recording.ledger import Snapshot
 from overspill.recording.memory_sources import BindingMemory
 from overspill.recording.page import as_page
 from overspill.recording.phases import Span
-from overspill.recording.publish import publish_text, require_writable_report
+from overspill.recording.publish import require_writable_report
+from overspill.recording.report import Report, write_report
 from overspill.recording.sampler import Sampler
+from overspill.recording.shared_ledger import SharedLedger
 from overspill.units import format_bytes
 
 logger = logging.getLogger("overspill")
 
 _REST = 50  # times what the thread has taken of a processor
-_YOUNG_NS = 10_000_000  # of a sample that stands for a phase's begin or end, whatever the interval
-_MOST_WAITING = 512  # marks that no sample has taken in
-_FIRST_SAVE_NS, _SAVE_GROWTH, _LATEST_SAVE_NS = 5_000_000_000, 1.5, 60_000_000_000
 
 
 class Recording:
@@ -61,9 +54,6 @@ class Recording:
         path: Where the report goes; None publishes none.
         interval: Seconds between samples.
         title: What is recorded; None names the program.
-
-    Attributes:
-        path: Where the report goes, absolute; None of none.
     """
 
     def __init__(
@@ -75,25 +65,21 @@ class Recording:
         title: str | None = None,
     ) -> None:
         interval, title = require_interval(interval), require_title(title)
-        self.path = None if path is None else require_writable_report(path)
+        self._report = None if path is None else Report(path)
         self._title = _program() if title is None else title
         self._started = datetime.now().astimezone().isoformat(timespec="seconds")
         self._interval_s = interval
-        self._sampler = sampler
-        self._ledger = Ledger(int(interval * 1e9))
-        self._next_save_ns = _FIRST_SAVE_NS
+        self._ledger = SharedLedger(sampler, int(interval * 1e9))
         self._ended_by: str | None = None
-        self._ended = False
-        self._owner = os.getpid()
-        # Not reentrant: a signal handler must find a ledger whole, or leave it alone.
-        self._lock = threading.Lock()
-        self._marked: deque[tuple[str, int]] = deque()  # not taken in yet
         self._stopping = threading.Event()
-        self._ledger.add(sampler.take(), sampler.source, sampler.source)
         self._thread = threading.Thread(target=self._run, name="overspill-recording", daemon=True)
         self._thread.start()
-        atexit.register(self._at_exit)
-        _LIVING.add(self)
+        atexit.register(self._stop_or_tell)
+
+    @property
+    def path(self) -> Path | None:
+        """Where the report goes, absolute; None of none."""
+        return None if self._report is None else self._report.path
 
     def mark(self, name: object) -> None:
         """Mark this moment, in about 1 us.
@@ -102,15 +88,7 @@ class Recording:
             name: What happened; cut at 200 characters. Of more than 512 marks, every second one is
                 forgotten.
         """
-        if not self._goes_on():
-            return
-        # Perhaps a signal handler, amid anything that this thread does: no lock is waited for.
-        self._marked.append((str(name), self._elapsed_ns()))
-        if len(self._marked) >= _MOST_WAITING and self._lock.acquire(blocking=False):
-            try:
-                self._take_in_marks()
-            finally:
-                self._lock.release()
+        self._ledger.mark(name)
 
     @contextlib.contextmanager
     def phase(self, name: object) -> Iterator[None]:
@@ -130,20 +108,12 @@ class Recording:
 
         Takes a sample, some 0.3 ms, unless the last is younger than 10 ms and an interval's tenth.
         """
-        if not self._goes_on():
-            return None
-        self._sample(boundary=True)
-        with self._lock:
-            assert self._ledger.last is not None
-            return self._ledger.phases.begin(name, self._elapsed_ns(), self._ledger.last)
+        return self._ledger.begin_phase(name)
 
     def end_phase(self, span: Span | None) -> None:
         """End what `begin_phase` began; once more does nothing."""
-        if span is not None and self._goes_on():
-            self._sample(boundary=True)
-            with self._lock:
-                assert self._ledger.last is not None
-                self._ledger.phases.end(span, self._elapsed_ns(), self._ledger.last)
+        if span is not None:
+            self._ledger.end_phase(span)
 
     def stop(self) -> None:
         """Take a last sample, end the thread and publish the report; once more does nothing.
@@ -151,19 +121,16 @@ class Recording:
         Raises:
             DiskRefusedError: The report cannot be written; `save` it somewhere else.
         """
-        if os.getpid() != self._owner:
+        if not self._ledger.is_own():
             return
         self._stopping.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
-        with self._lock:
-            if self._ended:
-                return
-            self._take()
-            self._ended = True
-        atexit.unregister(self._at_exit)
-        if self.path is not None:
-            self._publish(self.path, durable=True)
+        if not self._ledger.end():
+            return
+        atexit.unregister(self._stop_or_tell)
+        if self._report is not None:
+            self._report.publish(self._snapshot())
 
     def save(self, path: str | Path) -> None:
         """Write what was recorded so far.
@@ -175,7 +142,7 @@ class Recording:
             InputError: It is no path, or something other than a file stands there.
             DiskRefusedError: It cannot be written; what stood there before still does.
         """
-        self._publish(require_writable_report(path), durable=True)
+        write_report(require_writable_report(path), self._snapshot(), durable=True)
 
     def to_json(self) -> str:
         """What was recorded so far, as one JSON object, on one line.
@@ -236,107 +203,26 @@ class Recording:
     def _run(self) -> None:
         rest_s = self._interval_s
         while not self._stopping.wait(rest_s):
-            self._sample()
-            self._save_if_due()
+            self._ledger.sample()
+            self._publish_if_due()
             # Of the whole, so that a page is paid for by many short rests, not by one long gap.
-            owed_s = _REST * time.thread_time() - self._elapsed_ns() / 1e9
+            owed_s = _REST * time.thread_time() - self._ledger.elapsed_ns() / 1e9
             rest_s = max(self._interval_s, owed_s)
 
-    def _sample(self, *, boundary: bool = False) -> None:
-        with self._lock:
-            last = self._ledger.last
-            if boundary and last is not None:
-                # Phases of a few us each must not cost a sample each.
-                age = self._elapsed_ns() - int(column(last, "elapsed_ns"))
-                if age < min(self._ledger.interval_ns // 10, _YOUNG_NS):
-                    return
-            self._take(boundary=boundary)
-
-    def _take(self, *, boundary: bool = False) -> None:
-        """With the lock held."""
-        self._take_in_marks()
-        before = self._sampler.source
-        try:
-            row = self._sampler.take(boundary=boundary)
-        except UnavailableError:  # for example, its group is gone
-            return
-        self._ledger.add(row, self._sampler.source, before)
-
-    def _take_in_marks(self) -> None:
-        """With the lock held; what is marked while it ends is too late."""
-        while self._marked and not self._ended:
-            self._ledger.phases.mark(*self._marked.popleft())
-
-    def _save_if_due(self) -> None:
-        now = self._elapsed_ns()
-        if self.path is None or now < self._next_save_ns:
-            return
-        self._next_save_ns = min(int(now * _SAVE_GROWTH), now + _LATEST_SAVE_NS)
-        try:
-            self._publish(self.path)
-        except DiskRefusedError as error:
-            logger.warning("%s; the recording goes on", error)
-            self._next_save_ns = now + _LATEST_SAVE_NS
-
-    def _publish(self, path: Path, *, durable: bool = False) -> None:
-        text = self.to_json() + "\n" if path.suffix == ".json" else self.to_html()
-        publish_text(path, text, durable=durable)
+    def _publish_if_due(self) -> None:
+        if self._report is not None:
+            self._report.publish_if_due(self._ledger.elapsed_ns(), self._snapshot)
 
     def _snapshot(self) -> Snapshot:
-        with self._lock:
-            self._take_in_marks()
-            held, phases = self._ledger, self._ledger.phases
-            assert held.last is not None
-            now = int(column(held.last, "elapsed_ns")) if self._ended else self._elapsed_ns()
-            return Snapshot(
-                title=self._title,
-                pid=self._sampler.pid,
-                started=self._started,
-                source=self._sampler.source,
-                interval_ns=held.interval_ns,
-                elapsed_ns=now,
-                running=not self._ended,
-                ended_by=self._ended_by,
-                samples=held.samples,
-                samples_a_row=held.series.samples_a_row,
-                rows=held.series.rows(),
-                last=held.last,
-                peaks=dict(held.peaks),
-                totals=phases.totals(now),
-                spans=[replace(span) for span in phases.spans()],
-                forgotten_spans=phases.forgotten_spans,
-                # One that waited may be older than what the sample before it found.
-                marks=sorted(phases.marks, key=lambda mark: mark.elapsed_ns),
-                forgotten_marks=phases.forgotten_marks,
-                longest_gap=held.longest_gap,
-            )
-
-    def _elapsed_ns(self) -> int:
-        return time.monotonic_ns() - self._sampler.began_ns
-
-    def _goes_on(self) -> bool:
-        return not self._ended and os.getpid() == self._owner
+        return self._ledger.snapshot(
+            title=self._title, started=self._started, ended_by=self._ended_by
+        )
 
     def _stop_or_tell(self) -> None:
         try:
             self.stop()
         except DiskRefusedError as error:
             logger.warning("%s", error)
-
-    def _at_exit(self) -> None:
-        self._stop_or_tell()
-
-
-_LIVING: weakref.WeakSet[Recording] = weakref.WeakSet()
-
-
-def _unlock_in_child() -> None:
-    """The thread that held a lock at the fork is not in the child."""
-    for recording in _LIVING:
-        recording._lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_unlock_in_child)
 
 
 def record_memory(
