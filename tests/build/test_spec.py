@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +11,10 @@ import pytest
 import torch
 
 from overspill.build.describe import describe_build
-from overspill.build.spec import ArraySpec, BuildSpec
+from overspill.build.spec import ArraySpec, BuildSpec, EdgeSpec, NodeSpec
 from overspill.errors import InputError
 from overspill.settings import settings
+from overspill.storage.json_files import parse_document, publish_json
 
 
 class _Lazy:
@@ -33,6 +37,21 @@ def test_a_spec_travels_as_one_line(tmp_path: Path) -> None:
     text = spec.to_json()
     assert "\n" not in text and BuildSpec.from_json(text) == spec
     assert spec.memory_limit_bytes == 1 << 30 and spec.edges[0].columns == ("from", "to")
+
+
+@pytest.mark.parametrize("fill", [math.nan, math.inf, 0.5, 3, None])
+def test_a_spec_travels_in_a_file_of_json(tmp_path: Path, fill: float | None) -> None:
+    array = ArraySpec(paths=("x.parquet",), columns=("x",), key="id", fill=fill)
+    spec = BuildSpec(
+        out="/out",
+        edges=(EdgeSpec(type=("a", "to", "a"), paths=("e.npy",)),),
+        nodes={"a": NodeSpec(arrays={"x": array})},
+    )
+    publish_json(tmp_path / "plan", {"format": "plan", "version": 1, "spec": asdict(spec)})
+    held = parse_document((tmp_path / "plan").read_bytes(), tmp_path, form="plan", version=1)
+    found = BuildSpec.from_json(json.dumps(held["spec"], allow_nan=False))
+    # NaN equals nothing, so what is compared is their text.
+    assert repr(found) == repr(spec)
 
 
 def test_relative_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +60,17 @@ def test_a_manifest_comes_back_as_it_was(tmp_path: Path, manifest: Manifest) -> 
     assert read_manifest(tmp_path) == manifest
     assert len(manifest.files()) == 4
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_numbers_that_json_has_none_for_are_text(tmp_path: Path, manifest: Manifest) -> None:
+    options = {"fill": math.nan, "more": [math.inf, {"least": -math.inf}], "half": 0.5}
+    publish_manifest(tmp_path, replace(manifest, options=options))
+    path = tmp_path / MANIFEST_NAME
+    strict = json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert strict["options"] == {"fill": "nan", "more": ["inf", {"least": "-inf"}], "half": 0.5}
+    # As datasets have it that were built before.
+    path.write_text(path.read_text().replace('"nan"', "NaN"))
+    assert read_manifest(tmp_path).options["fill"] == "NaN"
 
 
 @pytest.mark.parametrize(

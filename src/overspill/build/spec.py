@@ -271,6 +271,11 @@ def _plain_number(value: Any) -> Any:
     return value.item() if getattr(value, "shape", None) == () else value
 
 
+def _number(fill: Any) -> Any:
+    """One that a file of JSON spells out, because JSON has no such number: "nan", "inf"."""
+    return float(fill) if isinstance(fill, str) else fill
+
+
 def _two_names(columns: Any) -> tuple[str, str] | None:
     if columns is None:
         return None
@@ -308,7 +313,9 @@ def edge_from_json(held: dict[str, Any]) -> EdgeSpec:
 def _arrays_from(held: dict[str, Any]) -> dict[str, ArraySpec]:
     return {
         name: ArraySpec(
-            **array | {"paths": tuple(array["paths"]), "columns": tuple(array["columns"])}
+            **array
+            | {"paths": tuple(array["paths"]), "columns": tuple(array["columns"])}
+            | {"fill": _number(array.get("fill"))}
         )
         for name, array in held.items()
     }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from overspill.cli.build_text import plan_lines, summary_lines
 from overspill.cli.inputs import arrays_by_type, by_node_type, edges_by_type, fills, id_columns
+from overspill.cli.json_output import say_json
 from overspill.cli.lines import harmless, say
 from overspill.cli.options import chosen, size
 from overspill.cli.progress import PhaseBars
@@ -177,8 +177,7 @@ def _tell_plan(spec: BuildSpec, *, as_json: bool) -> None:
     def tell(plan: dict[str, Any]) -> None:
         # Before the refusal that may follow.
         if as_json:
-            told = {name: value for name, value in plan.items() if name != "event"}
-            typer.echo(json.dumps(told))
+            say_json({name: value for name, value in plan.items() if name != "event"})
             return
         say(f"plan of {harmless(spec.out)}")
         for line in plan_lines(plan):
@@ -206,13 +205,11 @@ def _build(out: str, spec: BuildSpec, *, progress: bool, as_json: bool) -> None:
     manifest = read_manifest(spec.out, check_files=False)
     if as_json:
         files = manifest.files()
-        typer.echo(
-            json.dumps(
-                {"path": spec.out}
-                | {name: value for name, value in summary.items() if name != "modules"}
-                | {"dataset_bytes": sum(one.nbytes for one in files), "files": len(files)}
-                | {"plan": plan}
-            )
+        say_json(
+            {"path": spec.out}
+            | {name: value for name, value in summary.items() if name != "modules"}
+            | {"dataset_bytes": sum(one.nbytes for one in files), "files": len(files)}
+            | {"plan": plan}
         )
         return
     for line in summary_lines(out, manifest, summary):

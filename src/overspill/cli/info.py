@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from overspill.cli.json_output import say_json
 from overspill.cli.lines import columns_of, glued, harmless, harmless_lines, say, table, wrapped
 from overspill.units import format_bytes
 
@@ -50,7 +50,7 @@ def info(
                 tell=lambda done, total: bars.update("count neighbours", done, total, "B"),
             )
     if as_json:
-        typer.echo(json.dumps(found))
+        say_json(found)
     else:
         columns = columns_of(sys.stdout)
         shown = _partition_text if found["kind"] == "partition" else _dataset_text

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from overspill.cli.json_output import say_json
 from overspill.cli.lines import columns_of, counted, glued, harmless, say, table
 from overspill.cli.options import chosen, size
 from overspill.units import format_bytes
@@ -59,7 +59,7 @@ def partition(
             progress=bars.follow_build,
         )
     if as_json:
-        typer.echo(json.dumps({**_told(found), "seconds": time.monotonic() - started}))
+        say_json({**_told(found), "seconds": time.monotonic() - started})
     else:
         _print_parts(found)
 

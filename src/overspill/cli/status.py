@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import sys
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from overspill.cli.json_output import say_json
 from overspill.cli.lines import columns_of, harmless
 from overspill.cli.spill_place import refuse_dataset, spill_place
 
@@ -57,7 +57,7 @@ def status(
             if not report.runs:
                 refuse_dataset(place)
             if as_json:
-                typer.echo(json.dumps(to_json(report)))
+                say_json(to_json(report))
             else:
                 _show(report, files, every_s=interval if watch else None)
             if not watch:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from overspill.cli.json_output import say_json
 from overspill.cli.lines import counted, glued, harmless, say
 from overspill.units import format_bytes
 
@@ -53,7 +53,7 @@ def verify(
     if as_json:
         told = [{"path": one.path, "reason": one.reason} for one in problems]
         found = {"path": dataset, "files": files, "parts": len(places) - 1, "size_bytes": total}
-        typer.echo(json.dumps({**found, "seconds": seconds, "problems": told}))
+        say_json({**found, "seconds": seconds, "problems": told})
     for problem in problems:
         say(harmless(f"overspill: {problem.path}: {problem.reason}"), err=True, indent=2)
     if problems:

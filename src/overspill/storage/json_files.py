@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,13 @@ def publish_json(target: Path, document: dict[str, Any]) -> None:
     """Write a document durably under its name.
 
     Temporary name, fsync, rename, fsync of the directory: a crash leaves either no file or all of
-    it.
+    it. A float that is no finite number is text ("nan", "inf"): JSON has no such numbers.
 
     Raises:
         DiskRefusedError: The disk refused; no file is left.
     """
     partial = written = target.with_name(target.name + ".partial")
-    text = json.dumps(document, indent=1).encode() + b"\n"
+    text = json.dumps(_spelled(document), indent=1, allow_nan=False).encode() + b"\n"
     try:
         with partial.open("wb") as file:
             file.write(text)
@@ -54,7 +55,7 @@ def parse_document(text: bytes, path: Path, *, form: str, version: int) -> dict[
         FormatError: It is no JSON, of another format, or of another version; which, and what to do.
     """
     try:
-        held = json.loads(text)
+        held = json.loads(text, parse_constant=str)  # NaN, as older ones have it
         found, number = held["format"], held["version"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise not_understood(path, error) from error
@@ -73,6 +74,14 @@ def parse_document(text: bytes, path: Path, *, form: str, version: int) -> dict[
             else "build it again, or open it with the Overspill that wrote it",
         )
     return dict(held)
+
+
+def _spelled(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {name: _spelled(held) for name, held in value.items()}
+    return [_spelled(held) for held in value] if isinstance(value, list | tuple) else value
 
 
 def not_understood(path: Path, error: Exception) -> FormatError:

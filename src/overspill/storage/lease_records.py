@@ -68,7 +68,7 @@ def lease_text(run: str, *, marked: bool) -> bytes:
         "command": _shortened(shlex.join(sys.orig_argv)),
         "marked": marked,
     }
-    return json.dumps(told).encode().ljust(LEASE_BYTES)
+    return json.dumps(told, allow_nan=False).encode().ljust(LEASE_BYTES)
 
 
 def read_lease(fd: int) -> LeaseRecord | None:
@@ -103,11 +103,15 @@ def read_lease(fd: int) -> LeaseRecord | None:
 
 def _shortened(text: str) -> str:
     """A text of which JSON makes no more bytes than fit the lease."""
-    if len(json.dumps(text)) <= _MOST_COMMAND_BYTES:
+    if _json_bytes(text) <= _MOST_COMMAND_BYTES:
         return text
-    while len(json.dumps(text)) > _MOST_COMMAND_BYTES - len(" ..."):
-        text = text[: len(text) * (_MOST_COMMAND_BYTES - len(" ...")) // len(json.dumps(text))]
+    while (taken := _json_bytes(text)) > _MOST_COMMAND_BYTES - len(" ..."):
+        text = text[: len(text) * (_MOST_COMMAND_BYTES - len(" ...")) // taken]
     return f"{text} ..."
+
+
+def _json_bytes(text: str) -> int:
+    return len(json.dumps(text, allow_nan=False))  # all of it ASCII
 
 
 def _text(value: Any) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +10,7 @@ import typer
 
 from overspill.cli.bench.sizes import FULL, QUICK
 from overspill.cli.ending import ended_in_order
+from overspill.cli.json_output import say_json
 from overspill.settings import current_settings
 
 
@@ -52,7 +52,7 @@ def bench(
             told=lambda phase, done, total: bars.update(phase, done, total, "steps"),
         )
     if as_json:
-        typer.echo(json.dumps(shown.as_json(report, quick=quick), indent=2))
+        say_json(shown.as_json(report, quick=quick), indent=2)
     else:
         typer.echo(shown.as_text(report, columns=columns_of(sys.stdout)))
     if any(one.about not in (BUSY, LEFT) for one in report.advice):

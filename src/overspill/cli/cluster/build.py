@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from overspill.cli.cluster import build_options as options
 from overspill.cli.cluster.build_options import asked_for
+from overspill.cli.json_output import say_json
 from overspill.cli.lines import columns_of, counted, glued, harmless, say, table
 from overspill.cli.options import size
 
@@ -155,8 +155,7 @@ def _limit(text: str | None) -> int | None:
 
 def _tell(found: Built, *, as_json: bool) -> None:
     if as_json:
-        told: dict[str, Any] = asdict(found) | {"path": str(found.path)}
-        typer.echo(json.dumps(told))
+        say_json(asdict(found) | {"path": str(found.path)})
         return
     rows: list[tuple[str, ...]] = [("part", "machine", "nodes", "edges")]
     for part in found.parts:

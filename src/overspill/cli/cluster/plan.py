@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from overspill.cli.ending import ended_in_order
+from overspill.cli.json_output import say_json
 from overspill.cli.lines import columns_of
 from overspill.cli.options import size
 from overspill.settings import current_settings
@@ -136,7 +136,7 @@ def plan(
         local_share=local_share,
     )
     if as_json:
-        typer.echo(json.dumps({"overspill_version": __version__} | found.to_json(), indent=2))
+        say_json({"overspill_version": __version__} | found.to_json(), indent=2)
     else:
         typer.echo(as_text(found, columns=columns_of(sys.stdout)))
 

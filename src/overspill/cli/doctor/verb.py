@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from overspill.cli.json_output import say_json
 
 
 def doctor(
@@ -41,7 +42,7 @@ def doctor(
     machine = measure(directory)
     findings = diagnose(machine)
     if as_json:
-        typer.echo(json.dumps(show.as_json(machine, findings), indent=2))
+        say_json(show.as_json(machine, findings), indent=2)
     else:
         console = Console(highlight=False)
         with console.capture() as text:  # rich ends the process itself where nobody reads

@@ -114,7 +114,7 @@ class JobPlan:
         return cls(
             **fields
             | {
-                "spec": BuildSpec.from_json(json.dumps(held["spec"])),
+                "spec": BuildSpec.from_json(json.dumps(held["spec"], allow_nan=False)),
                 "machines": tuple(held["machines"]),
                 "disks": tuple(held["disks"]),
                 "owners": tuple(held["owners"]),
