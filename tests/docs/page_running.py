@@ -14,7 +14,8 @@ from pathlib import Path
 from page_blocks import ROOT, Block, matches
 
 CORA = Path("src/overspill/cli/demo/cora")
-APART = ("README.md", "docs/index.md")  # of these, each block is read by itself
+# Of these, each block is read by itself.
+APART = ("README.md", "docs/index.md", "docs/inputs-and-loaders.md")
 
 
 class Runner:

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from page_blocks import ROOT, Block, blocks_of
+from page_running import APART
 
 from capabilities import requires
 from confined import PythonResult, small_shm_command
@@ -30,7 +31,7 @@ MIB, GIB = 1 << 20, 1 << 30
 SHM_BYTES = 64 * MIB
 TUTORIAL = ROOT / "docs" / "tutorial.md"
 PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
-PASTED = [ROOT / "README.md", ROOT / "docs" / "index.md", TUTORIAL]
+PASTED = [ROOT / name for name in APART] + [TUTORIAL]
 Runner = Callable[..., PythonResult]
 
 
