@@ -3,9 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from overspill.kernels.open_blocks import FREE, FULL
 from overspill.kernels.partition import (
-    FREE,
-    FULL,
     LARGEST_SOURCE,
     LARGEST_TARGET,
     LOOPS,

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from overspill.kernels.rows import DROPPED, FREE, FULL, place_rows, stage_rows, take_rows
+from overspill.kernels.open_blocks import FREE, FULL
+from overspill.kernels.rows import DROPPED, place_rows, stage_rows, take_rows
 
 CAPACITY, RANGES, SHIFT = 2, 4, 1
 

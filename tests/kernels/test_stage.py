@@ -7,7 +7,8 @@ import pytest
 
 from overspill.build.parting.split_owners import HashOwners, Owners, RangeOwners, equal_ranges
 from overspill.build.parting.staged_edges import StageSizes, parts_table
-from overspill.kernels.stage import FREE, FULL, find_parts, stage_edges
+from overspill.kernels.open_blocks import FREE, FULL
+from overspill.kernels.stage import find_parts, stage_edges
 from parted import splitmix64
 
 OWNERS = [

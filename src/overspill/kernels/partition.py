@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from overspill.kernels.jit import kernel
+from overspill.kernels.open_blocks import replace_block
 
 Ids = npt.NDArray[np.int64]
-# Places in the state array.
-FREE, FULL, LARGEST_SOURCE, LARGEST_TARGET, LOOPS = 0, 1, 2, 3, 4
+# Places in the state array, behind those of `open_blocks`.
+LARGEST_SOURCE, LARGEST_TARGET, LOOPS = 2, 3, 4
 # Columns of a hub's rule.
 FIRST_RANGE, FIRST_SOURCE, SHIFT, LAST = 0, 1, 2, 3
 
@@ -56,12 +57,13 @@ def scatter_edges(
     """
     sources, targets, ids, start = edges
     shift, base, source_limit, target_limit, id_limit = limits
-    opened, fill, free, full_blocks, full_ranges = tables
+    opened, fill = tables[0], tables[1]
     hub_targets, rules = hubs
     mask = hub_targets.shape[0] - 1
     capacity = pool.shape[1]
     with_ids = pool.shape[2] == 3
-    largest_source, largest_target, loops = state[2], state[3], state[4]
+    largest_source, largest_target = state[LARGEST_SOURCE], state[LARGEST_TARGET]
+    loops = state[LOOPS]
     position = start
     while position < sources.shape[0]:
         source, target = sources[position], targets[position]
@@ -76,7 +78,8 @@ def scatter_edges(
         index = (target - base) >> shift
         hub = target & mask
         if hub_targets[hub] == target:
-            index = rules[hub, 0] + min(rules[hub, 3], (source - rules[hub, 1]) >> rules[hub, 2])
+            place = (source - rules[hub, FIRST_SOURCE]) >> rules[hub, SHIFT]
+            index = rules[hub, FIRST_RANGE] + min(rules[hub, LAST], place)
         block, at = opened[index], fill[index]
         pool[block, at, 0] = source
         pool[block, at, 1] = target
@@ -84,14 +87,8 @@ def scatter_edges(
             pool[block, at, 2] = ids[position]
         position += 1
         fill[index] = at + 1
-        if at + 1 == capacity:
-            full_blocks[state[1]] = block
-            full_ranges[state[1]] = index
-            state[1] += 1
-            state[0] -= 1
-            opened[index] = free[state[0]]
-            fill[index] = 0
-            if state[0] == 0:
-                break
-    state[2], state[3], state[4] = largest_source, largest_target, loops
+        if at + 1 == capacity and not replace_block(index, tables, state):
+            break
+    state[LARGEST_SOURCE], state[LARGEST_TARGET] = largest_source, largest_target
+    state[LOOPS] = loops
     return position

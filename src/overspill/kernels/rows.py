@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from overspill.kernels.jit import kernel
+from overspill.kernels.open_blocks import FREE, FULL
 
 Ids = npt.NDArray[np.int64]
-# Places in the state array.
-FREE, FULL, DROPPED = 0, 1, 2
+DROPPED = 2  # place in the state array, behind those of `open_blocks`
 # (rows a block, uint32s a block, words a block, words before a block's first row)
 Geometry = tuple[int, int, int, int]
 
@@ -59,7 +59,7 @@ def stage_rows(
         if position < 0 or position >= count:
             if position != -1:
                 break
-            state[2] += 1
+            state[DROPPED] += 1
             number += 1
             continue
         index = position >> shift
@@ -71,14 +71,14 @@ def stage_rows(
             words[word + j] = rows[number, j]
         number += 1
         fill[index] = at + 1
-        if at + 1 == capacity:
-            full_blocks[state[1]] = block
-            full_ranges[state[1]] = index
-            state[1] += 1
-            state[0] -= 1
-            opened[index] = free[state[0]]
+        if at + 1 == capacity:  # as `replace_block`, a call of which takes 4% of this loop's speed
+            full_blocks[state[FULL]] = block
+            full_ranges[state[FULL]] = index
+            state[FULL] += 1
+            state[FREE] -= 1
+            opened[index] = free[state[FREE]]
             fill[index] = 0
-            if state[0] == 0:
+            if state[FREE] == 0:
                 break
     return number
 

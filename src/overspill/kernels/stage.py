@@ -15,11 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from overspill.kernels.jit import kernel
+from overspill.kernels.open_blocks import replace_block
 from overspill.kernels.sample import mixed
 
 Ids = npt.NDArray[np.int64]
-# Places in the state array.
-FREE, FULL = 0, 1
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -48,7 +47,7 @@ def stage_edges(
         pool: (blocks, capacity, 2 or 3), int32 or int64: the staged blocks.
         tables: A range's open block and its fill; a stack of free blocks; the full blocks and
             their ranges, numbered over all parts. The stack holds one block at least on entry.
-        state: Free blocks and full blocks; updated.
+        state: As in `open_blocks`; updated.
 
     Returns:
         The first position not taken: stopped by a limit, or because the stack is empty.
@@ -56,7 +55,7 @@ def stage_edges(
     sources, targets, ids, start = edges
     source_limit, target_limit, id_limit = limits
     bounds, shifts, guide, guide_shift, ranges = parts
-    opened, fill, free, full_blocks, full_ranges = tables
+    opened, fill = tables[0], tables[1]
     scattered = bounds.shape[0] == 0
     capacity = pool.shape[1]
     with_ids = pool.shape[2] == 3
@@ -84,15 +83,8 @@ def stage_edges(
             pool[block, at, 2] = ids[position]
         position += 1
         fill[index] = at + 1
-        if at + 1 == capacity:
-            full_blocks[state[1]] = block
-            full_ranges[state[1]] = index
-            state[1] += 1
-            state[0] -= 1
-            opened[index] = free[state[0]]
-            fill[index] = 0
-            if state[0] == 0:
-                break
+        if at + 1 == capacity and not replace_block(index, tables, state):
+            break
     return position
 
 

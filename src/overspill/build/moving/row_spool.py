@@ -20,7 +20,8 @@ import numpy.typing as npt
 from overspill.build.moving.row_blocks import Ids, Slots, SpoolShape, Words, word_dtype
 from overspill.build.passes.spool import ScratchFile
 from overspill.build.pipeline import Behind
-from overspill.kernels.rows import DROPPED, FREE, FULL, stage_rows
+from overspill.kernels.open_blocks import FREE, FULL
+from overspill.kernels.rows import DROPPED, stage_rows
 from overspill.linux.blocks import finish_writeback, reserve_blocks, start_writeback, write_all
 
 _WINDOW_BYTES = 8 << 20

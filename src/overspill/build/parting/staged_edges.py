@@ -26,7 +26,8 @@ from overspill.build.parting.split_owners import Owners, RangeOwners
 from overspill.build.passes.partition import block_payload_bytes
 from overspill.build.passes.spool import ScratchFile
 from overspill.build.pipeline import Behind
-from overspill.kernels.stage import FREE, FULL, stage_edges
+from overspill.kernels.open_blocks import FREE, FULL
+from overspill.kernels.stage import stage_edges
 from overspill.linux.direct import DIRECT_ALIGNMENT_BYTES, aligned_bytes
 
 Ids = npt.NDArray[np.int64]

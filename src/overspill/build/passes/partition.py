@@ -22,9 +22,8 @@ from overspill.build.passes.spool import Blocks, Hub, Spool
 from overspill.build.pipeline import Behind
 from overspill.build.plan import BuildPlan
 from overspill.build.spec import MOST_NODES
+from overspill.kernels.open_blocks import FREE, FULL
 from overspill.kernels.partition import (
-    FREE,
-    FULL,
     LARGEST_SOURCE,
     LARGEST_TARGET,
     LOOPS,
@@ -105,11 +104,6 @@ class RangePartitioner:
     def largest_target(self) -> int:
         """The largest target seen, or -1."""
         return int(self._state[LARGEST_TARGET])
-
-    @property
-    def largest_id(self) -> int:
-        """The largest id of both, or -1."""
-        return max(self.largest_source, self.largest_target)
 
     @property
     def loops(self) -> int:
