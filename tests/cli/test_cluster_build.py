@@ -19,14 +19,14 @@ from typed_command import in_a_process as command
 
 GIVEN: dict[str, Any] = {
     name: parameter.default
-    for name, parameter in inspect.signature(build).parameters.items()
+    for name, parameter in inspect.signature(asked_for).parameters.items()
     if parameter.default is not inspect.Parameter.empty
 } | {"out": "/parts", "edges": ["e.npy"], "parts": 3}
 
 
 def test_every_word_reaches_the_call() -> None:
     asked = asked_for(
-        GIVEN
+        **GIVEN
         | {
             "edges": ["user:buys:item=10.0.0.7:/data/*.parquet", "user:buys:item=/more.npy"],
             "node_features": ["user.x=10.0.0.7:/data/x.npy"],
@@ -49,7 +49,7 @@ def test_every_word_reaches_the_call() -> None:
 
 
 def test_what_is_left_out_means_what_the_call_means() -> None:
-    asked = asked_for(GIVEN)
+    asked = asked_for(**GIVEN)
     plain = {name: value for name, value in asked.items() if value not in (None, {})}
     assert plain == {
         "out": "/parts",
@@ -80,17 +80,34 @@ def test_what_is_left_out_means_what_the_call_means() -> None:
 )
 def test_a_word_that_means_nothing_is_wrong_usage(option: str, value: Any) -> None:
     with pytest.raises(typer.BadParameter):
-        asked_for(GIVEN | {option: value})
+        asked_for(**GIVEN | {option: value})
 
 
 def test_the_stages_take_what_their_calls_take() -> None:
     shown = {"address", "progress", "as_json", "memory_limit"}
-    assert set(inspect.signature(init).parameters) == set(GIVEN) - {"as_json", "memory_limit"}
+    assert list(inspect.signature(build).parameters) == [
+        *inspect.signature(asked_for).parameters,
+        *("memory_limit", "address", "progress", "as_json"),
+    ]
+    assert set(inspect.signature(init).parameters) == set(GIVEN) | {"address", "progress"}
     for stage in (partition, finalise):
         assert set(inspect.signature(stage).parameters) <= {"out"} | shown
     assert set(inspect.signature(init_build).parameters) == (
         set(inspect.signature(build_call).parameters) - {"memory_limit"}
     )
+
+
+def test_what_to_build_reaches_the_stage_beside_its_own_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(nodes, "connect", calls.append)
+    monkeypatch.setattr(cluster, "init_build", lambda **asked: calls.append(asked))
+    init(out="/parts", edges=["e.npy"], parts=3, method="hash", address="here", progress=False)
+    where, asked = calls
+    assert where == "here" and asked.pop("progress")
+    assert asked == asked_for(**GIVEN | {"method": "hash"})
+    assert capsys.readouterr().out == "/parts: the same build is complete already\n"
 
 
 @pytest.mark.parametrize(

@@ -21,22 +21,27 @@ from overspill.storage.records import FileRecord
 _Ids = npt.NDArray[np.int64]
 
 
-class IdArray:
-    """An array file of int32 or int64, read by place. Threads may share it.
+class _IdFile:
+    """An opened array file of int32 or int64. Threads may share it.
 
     Args:
         path: The array file.
         record: What the manifest says of it.
+        stride_bytes: From one id that is read by its place to the next; default: each is.
 
     Raises:
         StaleFileError: The file is not the one the record describes.
         MappingError: The system refused to map it.
     """
 
-    def __init__(self, path: Path, record: FileRecord) -> None:
+    def __init__(self, path: Path, record: FileRecord, *, stride_bytes: int | None = None) -> None:
         self._dtype = np.dtype(record.dtype)
         size = self._dtype.itemsize
-        self._array = PagedArray(path, record, stride_bytes=size, span_bytes=size)
+        self._array = PagedArray(path, record, stride_bytes=stride_bytes or size, span_bytes=size)
+
+
+class IdArray(_IdFile):
+    """Ids that are read by place."""
 
     def at(self, places: _Ids) -> _Ids:
         """What stands at some places, which must be within the array, as int64.
@@ -50,24 +55,13 @@ class IdArray:
         return found.astype(np.int64, copy=False)
 
 
-class SortedIds:
-    """An array file of strictly increasing int64 or int32, to be searched. Threads may share it.
-
-    Args:
-        path: The array file.
-        record: What the manifest says of it.
-
-    Raises:
-        StaleFileError: The file is not the one the record describes.
-        MappingError: The system refused to map it.
-    """
+class SortedIds(_IdFile):
+    """Strictly increasing ids, to be searched: the first of each page is read by place."""
 
     def __init__(self, path: Path, record: FileRecord) -> None:
-        self._dtype = np.dtype(record.dtype)
-        size = self._dtype.itemsize
-        self._pages = PagedArray(path, record, stride_bytes=PAGE_BYTES, span_bytes=size)
-        self._ids = self._pages.elements(self._dtype)
-        self._ids_a_page = PAGE_BYTES // size
+        super().__init__(path, record, stride_bytes=PAGE_BYTES)
+        self._ids = self._array.elements(self._dtype)
+        self._ids_a_page = PAGE_BYTES // self._dtype.itemsize
 
     def find(self, wanted: _Ids) -> _Ids:
         """The place of each id, int64 (ids,), or -1 where it is not there; 64 bytes an id.
@@ -78,7 +72,7 @@ class SortedIds:
         ranks = np.full(wanted.size, -1, dtype=np.int64)
         if not wanted.size or not self._ids.size:
             return ranks
-        self._pages.check_unchanged()
+        self._array.check_unchanged()
         order = np.argsort(wanted)
         rank_ids(wanted, order, self._pages_of(wanted[order]), self._ids, self._ids_a_page, ranks)
         return ranks
@@ -90,7 +84,7 @@ class SortedIds:
         while (undecided := np.flatnonzero(high - low > 1)).size:
             middle = (low[undecided] + high[undecided]) // 2
             firsts = np.empty(undecided.size, dtype=self._dtype)
-            self._pages.take(middle, firsts)
+            self._array.take(middle, firsts)
             after = wanted[undecided] >= firsts
             low[undecided[after]] = middle[after]
             high[undecided[~after]] = middle[~after]

@@ -151,10 +151,6 @@ class Phases:
         """The phase that goes on and began last."""
         return self._open[-1].name if self._open else None
 
-    def open_spans(self) -> list[Span]:
-        """The runs that go on."""
-        return list(self._open)
-
     def spans(self) -> list[Span]:
         """The runs that are known one by one, by their begin."""
         return sorted([*self._ended, *self._open], key=lambda span: span.start_ns)

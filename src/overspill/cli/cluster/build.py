@@ -6,12 +6,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from overspill.cli.cluster import build_options as options
-from overspill.cli.cluster.build_options import asked_for
+from overspill.cli.cluster.build_options import asking
 from overspill.cli.json_output import say_json
 from overspill.cli.lines import columns_of, counted, glued, harmless, say, table
 from overspill.cli.options import size
@@ -21,25 +21,9 @@ if TYPE_CHECKING:
     from overspill.cluster.building.build import Built
 
 
+@asking
 def build(
-    out: options.Out,
-    edges: options.Edges,
-    parts: options.Parts,
-    method: options.Method = "range",
-    node_features: options.NodeFeatures = None,
-    edge_features: options.EdgeFeatures = None,
-    num_nodes: options.NumNodes = None,
-    columns: options.Columns = None,
-    edge_axis: options.EdgeAxis = None,
-    header: options.Header = None,
-    layout: options.LayoutNames = "csc",
-    to_undirected: options.Undirected = False,
-    edge_ids: options.EdgeIds = False,
-    duplicates: options.DuplicatesKind = "keep",
-    self_loops: options.SelfLoopsKind = "keep",
-    non_finite: options.NonFiniteKind = "keep",
-    sort_within_row: options.Sorted = True,
-    threads: options.Threads = None,
+    asked: dict[str, Any],
     memory_limit: options.MemoryLimit = None,
     address: options.Address = None,
     progress: options.ShowProgress = True,
@@ -52,7 +36,6 @@ def build(
 
     --json gives an object with path, identifier, seconds and parts (index, machine, nodes, edges).
     """
-    asked = asked_for(locals())
     from overspill.cluster import build as built
 
     with _bars(address, progress) as bars:
@@ -60,25 +43,9 @@ def build(
     _tell(found, as_json=as_json)
 
 
+@asking
 def init(
-    out: options.Out,
-    edges: options.Edges,
-    parts: options.Parts,
-    method: options.Method = "range",
-    node_features: options.NodeFeatures = None,
-    edge_features: options.EdgeFeatures = None,
-    num_nodes: options.NumNodes = None,
-    columns: options.Columns = None,
-    edge_axis: options.EdgeAxis = None,
-    header: options.Header = None,
-    layout: options.LayoutNames = "csc",
-    to_undirected: options.Undirected = False,
-    edge_ids: options.EdgeIds = False,
-    duplicates: options.DuplicatesKind = "keep",
-    self_loops: options.SelfLoopsKind = "keep",
-    non_finite: options.NonFiniteKind = "keep",
-    sort_within_row: options.Sorted = True,
-    threads: options.Threads = None,
+    asked: dict[str, Any],
     address: options.Address = None,
     progress: options.ShowProgress = True,
 ) -> None:
@@ -86,13 +53,12 @@ def init(
 
     The first stage of overspill cluster build. Refuses what cannot be built before it is read.
     """
-    asked = asked_for(locals())
     from overspill.cluster import init_build
 
     with _bars(address, progress) as bars:
         plan = init_build(**asked, progress=bars.follow_build)
     if plan is None:
-        say(f"{harmless(out)}: the same build is complete already")
+        say(f"{harmless(asked['out'])}: the same build is complete already")
         return
     machines = glued(counted(len(plan.machines), "machine"))
     say(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -94,21 +97,61 @@ ShowProgress = Annotated[bool, typer.Option(help="Show bars, on standard error."
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object instead.")]
 
 
-def asked_for(given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of `overspill.cluster.init_build`, of those of a verb."""
-    names = given["layout"].split(",")
-    kept = ("out", "edge_axis", "header", "to_undirected", "edge_ids", "sort_within_row", "threads")
+def asked_for(
+    out: Out,
+    edges: Edges,
+    parts: Parts,
+    method: Method = "range",
+    node_features: NodeFeatures = None,
+    edge_features: EdgeFeatures = None,
+    num_nodes: NumNodes = None,
+    columns: Columns = None,
+    edge_axis: EdgeAxis = None,
+    header: Header = None,
+    layout: LayoutNames = "csc",
+    to_undirected: Undirected = False,
+    edge_ids: EdgeIds = False,
+    duplicates: DuplicatesKind = "keep",
+    self_loops: SelfLoopsKind = "keep",
+    non_finite: NonFiniteKind = "keep",
+    sort_within_row: Sorted = True,
+    threads: Threads = None,
+) -> dict[str, Any]:
+    """The arguments of `overspill.cluster.init_build`, of the options that say what to build."""
     return {
-        **{name: given[name] for name in kept},
-        "num_parts": given["parts"],
-        "method": chosen(given["method"], _METHODS, option="--method"),
-        "edges": edges_by_type(given["edges"]),
-        "node_features": arrays_by_type(given["node_features"] or [], {}, option="--node-features"),
-        "edge_features": arrays_by_type(given["edge_features"] or [], {}, option="--edge-features"),
-        "num_nodes": by_node_type(given["num_nodes"] or [], option="--num-nodes", convert=int),
-        "columns": id_columns(given["columns"] or []),
-        "layout": tuple(chosen(name, _LAYOUTS, option="--layout") for name in names),
-        "duplicates": chosen(given["duplicates"], _DUPLICATES, option="--duplicates"),
-        "self_loops": chosen(given["self_loops"], _SELF_LOOPS, option="--self-loops"),
-        "non_finite": chosen(given["non_finite"], _NON_FINITE, option="--non-finite"),
+        "out": out,
+        "edges": edges_by_type(edges),
+        "num_parts": parts,
+        "method": chosen(method, _METHODS, option="--method"),
+        "node_features": arrays_by_type(node_features or [], {}, option="--node-features"),
+        "edge_features": arrays_by_type(edge_features or [], {}, option="--edge-features"),
+        "num_nodes": by_node_type(num_nodes or [], option="--num-nodes", convert=int),
+        "columns": id_columns(columns or []),
+        "edge_axis": edge_axis,
+        "header": header,
+        "layout": tuple(chosen(name, _LAYOUTS, option="--layout") for name in layout.split(",")),
+        "to_undirected": to_undirected,
+        "edge_ids": edge_ids,
+        "duplicates": chosen(duplicates, _DUPLICATES, option="--duplicates"),
+        "self_loops": chosen(self_loops, _SELF_LOOPS, option="--self-loops"),
+        "non_finite": chosen(non_finite, _NON_FINITE, option="--non-finite"),
+        "sort_within_row": sort_within_row,
+        "threads": threads,
     }
+
+
+def asking(verb: Callable[..., None]) -> Callable[..., None]:
+    """A verb with the options of `asked_for` before its own; its first argument is what they ask.
+
+    typer makes options of a signature, which here is that of both.
+    """
+    shared = inspect.signature(asked_for, eval_str=True).parameters
+    own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
+
+    @functools.wraps(verb)
+    def run(**given: Any) -> None:
+        asked = asked_for(**{name: given.pop(name) for name in shared if name in given})
+        verb(asked, **given)
+
+    run.__signature__ = inspect.Signature([*shared.values(), *own])  # type: ignore[attr-defined]
+    return run
