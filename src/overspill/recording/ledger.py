@@ -96,6 +96,7 @@ class Ledger:
         peaks: The most of each kind.
         samples: How many samples were taken.
         last: The latest sample; None before the first.
+        longest_gap: The longest stretch without samples: its begin and end; None of none.
     """
 
     interval_ns: int

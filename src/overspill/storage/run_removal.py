@@ -76,7 +76,7 @@ def _removable_bytes(name: str, place: int) -> int | None:
 
 
 def list_run(directory: Path, place: int) -> Reclaimed:
-    """What `_delete_run` would do."""
+    """What `delete_run` would do."""
     if not is_removable(directory):
         return Reclaimed(directory, 0, 0, kept=_told_others(place), is_others=True)
     files = nbytes = 0

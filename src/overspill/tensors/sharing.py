@@ -6,7 +6,6 @@ are too: `SharesTensors`, and what keeps ``partition_bounds`` (graphlearn_torch'
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -26,8 +25,6 @@ from overspill.tensors.ties import tied
 from overspill.units import format_bytes
 
 Key = TypeVar("Key")
-
-logger = logging.getLogger("overspill")
 
 
 @runtime_checkable

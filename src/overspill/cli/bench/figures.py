@@ -17,7 +17,8 @@ class Kind:
     """What a rate is, and what it is held against.
 
     Attributes:
-        name: Its name in JSON; `shown` is that in the table.
+        name: Its name in JSON.
+        shown: Its name in the table.
         unit: What it counts.
         limit: The limit that it cannot pass; None: it is one.
         poor_below: A smaller share of the limit calls for advice.

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from overspill.errors import FormatError
 from overspill.graph.item_reader import ItemReader, Opened
@@ -21,7 +20,6 @@ from overspill.graph.sampling.spec import (
 )
 from overspill.storage.records import FileRecord
 
-_Ids = npt.NDArray[np.int64]
 Picked = Callable[[EdgeType], Picks | None]
 
 
