@@ -103,6 +103,9 @@ class PartedArray:
         """Never: rows that several batches share are worth being fetched once."""
         return False
 
+    def expect_reuse(self) -> None:
+        """Nothing follows from it: those who read here and there read for others too."""
+
     def take(
         self,
         ids: Ids,

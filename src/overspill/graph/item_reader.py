@@ -46,6 +46,10 @@ class ItemReader(Protocol):
         """Whether rows are best read one batch after the other, from the page cache."""
         ...
 
+    def expect_reuse(self) -> None:
+        """Be told that rows will be read again and again: more may be read than is asked for."""
+        ...
+
 
 # By record, bytes from one item to the next, and bytes of an item.
 Opened = Callable[[FileRecord, int, int], ItemReader]

@@ -9,6 +9,7 @@ instead of 81k, and 90 inside a small memory cgroup with read-ahead left on. Ask
 present page costs ten times the copy, hence what is known of them (`PresenceMap`). Pages of a file
 that the cache cannot hold, and whose pages are not found there again, are read past it
 (`DirectPages`): they would drive out others, at five times the processor (`CacheUse` decides).
+Pages that nobody asked for are read only by a reader that was told of reuse (`expect_reuse`).
 
 Safety: a page that is not known to be present is never touched but read by `SafeReader`, where a
 disk's error or a cut file is an exception. What is left: a page that goes between the look at it
@@ -100,6 +101,7 @@ class PagedArray:
         advise(self.mapping.address, self.mapping.nbytes, "random")
         self.stride_bytes, self.span_bytes = stride_bytes, span_bytes
         self.pages_asked = 0
+        self._reused = False
         self._payload = payload.reshape(-1).view(np.uint8)
         self.payload_offset = self.mapping.nbytes - self._payload.nbytes
         self._layout = (self.payload_offset, stride_bytes, span_bytes, _PAGE_SHIFT)
@@ -172,6 +174,14 @@ class PagedArray:
     def fits_cache(self) -> bool:
         """Whether the page cache could hold the whole file beside others: then it should."""
         return self._cache.fits()
+
+    def expect_reuse(self) -> None:
+        """Be told that rows will be read again and again, as epochs do, whichever they are.
+
+        A file that the page cache holds easily is then read whole, once a quarter of it was read at
+        random. Otherwise the distinct pages of what is asked for are all that is ever read.
+        """
+        self._reused = True
 
     def _as_rows(self, out: npt.NDArray[Any]) -> _Rows:
         sizes = self.stride_bytes | self.span_bytes | self._payload.nbytes | out.ctypes.data
@@ -269,7 +279,7 @@ class PagedArray:
         if pages <= WINDOW_PAGES and self._cache.passes_by() and self._direct.is_possible():
             self._fetch_past_cache(ids, places, rows)
             return
-        if self._cache.wants_whole():
+        if self._reused and self._cache.wants_whole():
             self._ask_for_all()
         room = max(min(WINDOW_BYTES // PAGE_BYTES, ids.size * pages), pages)
         memory = np.empty(room * PAGE_BYTES, dtype=np.uint8)

@@ -13,7 +13,8 @@ _WORTH_SHARE = 0.25
 _TRIAL_SHARE = 1 / 16
 # After so many times the room was read past the cache, access may have changed: try again.
 _RETRIED_AFTER = 16
-# Read at random, this share of a file's pages took the device as long as all of it in order.
+# Read at random, this share of a file's pages took the device as long as all of it in order would
+# have. Around scattered pages the rest takes longer: 1.5 s of 2 GiB, where the quarter took 1.0.
 _WHOLE_AFTER_SHARE = 0.25
 _WHOLE_MOST_SHARE = 0.5
 
@@ -47,7 +48,10 @@ def fits_cache(file_bytes: int, room_bytes: int) -> bool:
 def is_worth_reading_whole(file_bytes: int, room_bytes: int, asked_bytes: int) -> bool:
     """Whether to bring all of a file into the cache, having read parts of it at random.
 
-    By then the random reads have cost what reading all would: at worst, both are paid.
+    By then the random reads have cost what reading all would have. Where most pages are wanted in
+    the end it saves a third (2 GiB, each page once: 2.9 s for 4.2) to a half (at random, with
+    repeats: 3.5 s for 6.4); where no more are wanted, four times the bytes were read, in 2.5 times
+    the time. So it is for those alone who know that reading goes on.
 
     Args:
         file_bytes: The file's size.

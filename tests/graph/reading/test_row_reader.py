@@ -15,6 +15,7 @@ from overspill.graph.reading.counters import SlotCounts
 from overspill.graph.reading.hot_rows import HotRows
 from overspill.graph.reading.row_reader import RowReader
 from overspill.linux.cache import drop_cache
+from overspill.linux.pages import resident_pages
 from reading_graphs import BUYS, DTYPES, random_rows, same_bytes, write_market, write_wide
 
 IDS = [0, 49, 7, 7, 7, 12, 49, 3]
@@ -55,6 +56,21 @@ def test_rows_of_every_type_and_of_edges_by_place(tmp_path: Path) -> None:
     assert weights.equal(dataset.edge_features("w", BUYS)[[1999, 0]])
     stats = counts.stats()
     assert (stats.rows, stats.bytes_asked) == (5, 3 * 12 + 2 * 4)
+
+
+def test_an_array_that_the_cache_holds_is_read_whole_in_the_end(tmp_path: Path) -> None:
+    rows = random_rows("uint8", (8 * 8192, 512))
+    dataset = write_wide(tmp_path / "ds", {"x": ("uint8", rows)}, len(rows))
+    reader, key = RowReader(dataset), ("node", "x")
+    array = reader.array(key)
+    assert isinstance(array, PagedArray) and array.fits_cache()
+    drop_cache(dataset.path / "node.x")
+    for start in (0, 1024, 2048, 7168):  # pages; half of them, the last ones last
+        ids = np.arange(start, start + 1024) * 8
+        out = torch.zeros((1024, 512), dtype=torch.uint8)
+        reader.gather(key, ids, out=out)
+        assert same_bytes(out, torch.from_numpy(rows[ids]))
+    assert resident_pages(array.mapping.address, array.mapping.nbytes).mean() > 0.9
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -36,8 +36,6 @@ _SENT_BYTES = 16 << 20
 _SEND_SECONDS = 0.2
 _FEWEST_SENDS = 20
 _FEWEST_ROWS, _MOST_ROWS = 64, 1 << 16
-# After a quarter of a file's pages a PagedArray brings the others too, see placement.page_cache.
-_COLD_PART = 5
 Rates = dict[str, float]
 Rate = Callable[[], float]
 Step = Callable[[Rates, bool], Rates]
@@ -169,18 +167,17 @@ class Bench:
         return rows / elapsed
 
     def _gather_cold(self, batch: int, seconds: float) -> tuple[int, float]:
-        """Rows and seconds of one pass, which ends before the whole file is worth reading."""
+        """Rows and seconds of one pass, which takes each page once at most."""
         self._seed += 1
         random = np.random.default_rng(self._seed)
         pages = self._sizes.read_bytes // BLOCK_BYTES
-        most = max(1, pages // _COLD_PART)
-        ids = random.permutation(pages)[:most] * _ROWS_A_PAGE
-        ids += random.integers(0, _ROWS_A_PAGE, most)
-        out = np.zeros((min(batch, most), ROW_BYTES), np.uint8)
+        ids = random.permutation(pages) * _ROWS_A_PAGE
+        ids += random.integers(0, _ROWS_A_PAGE, pages)
+        out = np.zeros((min(batch, pages), ROW_BYTES), np.uint8)
         array = PagedArray(self._rows, self._record, stride_bytes=ROW_BYTES, span_bytes=ROW_BYTES)
         drop_cache(self._rows)  # not before: its header was read, and what follows it read ahead
         start, rows, elapsed = time.perf_counter(), 0, 0.0
-        while rows < most and (not rows or elapsed < seconds):
+        while rows < pages and (not rows or elapsed < seconds):
             some = ids[rows : rows + batch]
             array.take(some, out[: some.size])
             rows += some.size

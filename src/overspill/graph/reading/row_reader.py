@@ -29,7 +29,8 @@ class RowReader:
     """Gathers rows of a dataset's arrays.
 
     Made by the process that uses it; it does not pickle. One thread at a time, since it counts.
-    Mappings are made on the first use of an array and live as long as the reader.
+    Mappings are made on the first use of an array and live as long as the reader. It is for epochs:
+    an array that the page cache holds easily is read whole once that pays (`expect_reuse`).
 
     Args:
         dataset: The dataset.
@@ -63,6 +64,7 @@ class RowReader:
         held = self._arrays.get(key)
         if held is None:
             held = self._arrays[key] = open_rows(self.dataset.open_reader, self.record(key))
+            held.expect_reuse()
         return held
 
     def check_unchanged(self) -> None:
