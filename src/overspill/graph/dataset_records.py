@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -70,27 +71,13 @@ class DatasetRecords:
 
     def _feature(self, name: str, type: str | None) -> FileRecord:
         node = self.node_record(type)
-        if name not in node.arrays:
-            raise InputError(
-                f"node type {node.name!r} has no array {name!r}",
-                path=str(self.path),
-                value=str(name),
-                remedy=f"one of: {', '.join(node.arrays) or '(it has none)'}",
-            )
-        return node.arrays[name]
+        return named_array(node.arrays, name, of=f"node type {node.name!r}", path=self.path)
 
     def _edge_feature(self, name: str, edge_type: EdgeType | None, layout: str) -> FileRecord:
         self._layout(edge_type, layout)
         edge = self.edge_record(edge_type)
         held = edge.arrays.get(layout, {})
-        if name not in held:
-            raise InputError(
-                f"edge type {edge.key} has no array {name!r}",
-                path=str(self.path),
-                value=str(name),
-                remedy=f"one of: {', '.join(held) or '(it has none)'}",
-            )
-        return held[name]
+        return named_array(held, name, of=f"edge type {edge.key}", path=self.path)
 
     def _layout(self, edge_type: EdgeType | None, layout: str) -> dict[str, FileRecord]:
         edge = self.edge_record(edge_type)
@@ -101,6 +88,27 @@ class DatasetRecords:
                 remedy=f"one of: {', '.join(edge.layouts)}; build_dataset(layout=...) decides",
             )
         return edge.layouts[layout]
+
+
+def named_array(
+    held: Mapping[str, FileRecord], name: str, *, of: str, path: str | Path
+) -> FileRecord:
+    """One of a type's arrays by its name; InputError where there is none.
+
+    Args:
+        held: The type's arrays.
+        name: The name.
+        of: What to call the type.
+        path: The dataset's directory.
+    """
+    if name not in held:
+        raise InputError(
+            f"{of} has no array {name!r}",
+            path=str(path),
+            value=str(name),
+            remedy=f"one of: {', '.join(held) or '(it has none)'}",
+        )
+    return held[name]
 
 
 def _chosen(held: dict[_Key, _Record], wanted: _Key | None, what: str) -> _Record:

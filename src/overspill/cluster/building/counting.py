@@ -12,7 +12,7 @@ from overspill.build.parting.split_owners import equal_ranges
 from overspill.build.parting.split_spec import OwnersSpec, SplitSpec
 from overspill.build.progress import Progress
 from overspill.build.spec import BuildSpec, EdgeName, EdgeSpec
-from overspill.cluster.building import looking
+from overspill.cluster.building import input_files
 from overspill.cluster.building.balance import Balance, range_shift
 from overspill.cluster.building.headers import Headers
 from overspill.cluster.building.job import PlannedSplit
@@ -166,7 +166,7 @@ class Counting:
     def _read_all(self) -> None:
         """Count the edges of every piece, and find the largest ids."""
         largest = dict.fromkeys(self._spec.nodes, -1)
-        for edge, place, (counts, *ends) in self._on_splits("count nodes", looking.count_split):
+        for edge, place, (counts, *ends) in self._on_splits("count nodes", input_files.count_split):
             self._rows[edge.type][place] = list(counts)
             for end, last in zip((edge.type[0], edge.type[2]), ends, strict=True):
                 largest[end] = max(largest[end], last)
@@ -186,7 +186,7 @@ class Counting:
         entered = [edge for edge in self._spec.edges if self._row_type(edge) == name]
         coarse = np.zeros((max(0, count - 1) >> shift) + 1, np.int64)
         for _, _, held in self._on_splits(
-            "count degrees", looking.count_entering, shift, (), edges=entered
+            "count degrees", input_files.count_entering, shift, (), edges=entered
         ):
             coarse += held[0]
         balance = Balance(count, parts, coarse, shift=shift)
@@ -198,7 +198,7 @@ class Counting:
         }
         if wanted:
             for _, _, held in self._on_splits(
-                "count degrees", looking.count_entering, shift, wanted, edges=entered
+                "count degrees", input_files.count_entering, shift, wanted, edges=entered
             ):
                 for number, counts in zip(ranges, held, strict=True):
                     fine[number] += counts

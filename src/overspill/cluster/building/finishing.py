@@ -35,10 +35,9 @@ from overspill.cluster.building.parts import (
     finished_part,
     part_lock,
 )
+from overspill.cluster.building.tasks import Send
 from overspill.errors import OutputDirError
 from overspill.storage.records import payload_bytes
-
-Send = Callable[[float], None]
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from overspill.build.spec import BuildSpec, EdgeName
-from overspill.cluster.building import looking
+from overspill.cluster.building import input_files
+from overspill.cluster.building.input_files import ArrayFile, EdgeFile
 from overspill.cluster.building.job import ArrayPlace
-from overspill.cluster.building.looking import ArrayFile, EdgeFile
 from overspill.cluster.building.request import ON_ONE_MACHINE, Given, Request
 from overspill.cluster.building.seeing import Seen
 from overspill.cluster.building.splitting import InputFile
@@ -53,7 +53,7 @@ def read_headers(
         for one in files[given]
     ]
     asked = [(one.machines, (one.window, edge)) for edge, one in seen]
-    told: list[EdgeFile] = _asked(asked, looking.describe_edges, addresses)
+    told: list[EdgeFile] = _asked(asked, input_files.describe_edges, addresses)
     found = [(edge.type, one, file) for (edge, one), file in zip(seen, told, strict=True)]
     _require_numbers(spec, found)
     _require_alike(found)
@@ -147,7 +147,7 @@ def _places(
             )
         seen[name] = files[given][0]
     asked = [(one.machines, (one.window.path, name)) for name, one in seen.items()]
-    told: list[ArrayFile] = _asked(asked, looking.describe_arrays, addresses)
+    told: list[ArrayFile] = _asked(asked, input_files.describe_arrays, addresses)
     found = {}
     for (name, one), file in zip(seen.items(), told, strict=True):
         if not file.in_order:

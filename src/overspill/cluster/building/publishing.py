@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ from overspill.build.parting.split_spec import OwnersSpec, edge_file, row_file
 from overspill.cluster.building.job import PLAN_NAME, JobPlan, part_name
 from overspill.cluster.building.parts import FinishedPart, array_file, part_lock
 from overspill.cluster.building.staging import DONE_NAME, LOCK_NAME
+from overspill.cluster.building.tasks import Send
 from overspill.errors import DiskRefusedError
 from overspill.storage.arrays import partial_path
 from overspill.storage.partition_manifest import (
@@ -23,8 +24,6 @@ from overspill.storage.partition_manifest import (
     publish_partition,
 )
 from overspill.storage.records import FileRecord
-
-Send = Callable[[float], None]
 
 
 def publish(plan: JobPlan, parts: list[FinishedPart], *, send: Send) -> None:

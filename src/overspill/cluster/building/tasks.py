@@ -22,6 +22,8 @@ from overspill.build.wire import name_error
 from overspill.cluster.building.nodes import BuildMachine, alive_machines
 from overspill.errors import BuildFailedError, ClusterError, OverspillError
 
+# What a task tells of itself: how far it is, in whatever its caller counts.
+Send = Callable[[float], None]
 _INTERVAL_S = 0.25
 _ATTEMPTS = 3
 _WAIT_S = 1.0

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from overspill.errors import InputError
 from overspill.graph.dataset import Dataset, EdgeType
+from overspill.graph.dataset_records import named_array
 from overspill.storage.records import FileRecord
 
 Owner = str | EdgeType  # the node or edge type whose nodes or edges number the rows
@@ -23,11 +23,4 @@ def record_of(dataset: Dataset, key: ArrayKey) -> FileRecord:
     else:
         held = dataset.edge_record(owner).arrays.get("csc", {})
         told = f"edge type {owner}"
-    if name not in held:
-        raise InputError(
-            f"{told} has no array {name!r}",
-            path=str(dataset.path),
-            value=str(name),
-            remedy=f"one of: {', '.join(held) or '(it has none)'}",
-        )
-    return held[name]
+    return named_array(held, name, of=told, path=dataset.path)
