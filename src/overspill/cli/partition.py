@@ -36,7 +36,8 @@ def partition(
 ) -> None:
     """Split a dataset into parts, each a dataset of its own, and write the partition books.
 
-    Refuses at once what the disk cannot hold. Ctrl-C undoes it.
+    Refuses at once what the disk cannot hold. Takes 32 MiB for buffers however large the dataset,
+    so that it has no plan to tell, as builds have. Ctrl-C undoes it.
 
     --json gives an object with path, method, nodes, edges, size_bytes, seconds and parts (path,
     nodes, edges, size_bytes).

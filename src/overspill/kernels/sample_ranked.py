@@ -29,7 +29,7 @@ LEAST_WEIGHT = 1e-300
 _NEVER = np.int64(2**63 - 1)  # the rank of weight 0, behind every other
 _Ids = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
-Candidates = tuple[_Floats, _Ids]
+WeightsAndTimes = tuple[_Floats, _Ids]
 Picks = tuple[_Ids, _Ids]
 # What a row's tally counts.
 HELD, ALLOWED, NEXT, LAST = 0, 1, 2, 3
@@ -97,7 +97,9 @@ def row_state(key: Any, local: int) -> Any:
 
 
 @kernel
-def keep_allowed(piece: Any, limit: int, candidates: Candidates, picks: Picks, done: int) -> int:
+def keep_allowed(
+    piece: Any, limit: int, candidates: WeightsAndTimes, picks: Picks, done: int
+) -> int:
     """Take every edge of a piece of a row that is not after the limit.
 
     Args:
@@ -122,7 +124,7 @@ def keep_allowed(piece: Any, limit: int, candidates: Candidates, picks: Picks, d
 
 @kernel
 def rank_piece(
-    piece: Any, state: Any, rule: Any, candidates: Candidates, heap: Picks, tally: _Ids
+    piece: Any, state: Any, rule: Any, candidates: WeightsAndTimes, heap: Picks, tally: _Ids
 ) -> None:
     """Let the edges of a piece of a row compete for the heap.
 
@@ -179,7 +181,7 @@ def settle_row(heap: Picks, fan_out: int, weighted: bool, tally: _Ids) -> int:
 
 
 @kernel
-def sum_piece(piece: Any, limit: int, candidates: Candidates, sums: _Floats) -> None:
+def sum_piece(piece: Any, limit: int, candidates: WeightsAndTimes, sums: _Floats) -> None:
     """Add up the weights of a piece of a row into ``sums[0]``; 1 each where there are none."""
     weights, times = candidates
     for c in range(piece[0], piece[1]):
@@ -198,7 +200,7 @@ def draw_sorted(state: Any, sums: _Floats, draws: _Floats) -> None:
 
 @kernel
 def find_draws(
-    piece: Any, limit: int, candidates: Candidates, draws: Any, tally: _Ids, places: _Ids
+    piece: Any, limit: int, candidates: WeightsAndTimes, draws: Any, tally: _Ids, places: _Ids
 ) -> None:
     """Find the edges of a piece of a row on which the draws fall.
 
@@ -246,7 +248,7 @@ def pick_ranked(
     extents: _Ids,
     rule: Any,
     stream: Any,
-    candidates: Candidates,
+    candidates: WeightsAndTimes,
     scratch: tuple[_Ids, _Ids, _Floats],
     picks: Picks,
 ) -> int:

@@ -105,7 +105,7 @@ class ArrayWriter:
         try:
             self._fd = os.open(self.partial_path, flags, 0o644)
         except OSError as error:
-            raise _refused(error, self.path) from error
+            raise refused_array(error, self.path) from error
         try:
             reserve_blocks(self._fd, self._nbytes, path=str(self.path))
             self._out = WriteBehind(
@@ -188,7 +188,7 @@ class ArrayWriter:
             self._written = self.partial_path.rename(self.path)
             sync_directory(self.path.parent)
         except OSError as error:
-            raise _refused(error, self.path) from error
+            raise refused_array(error, self.path) from error
         self._result = FileRecord(
             self._record_path, self._dtype, shape, self._out.offset, self._hash.hexdigest()
         )
@@ -370,7 +370,8 @@ def check_unchanged(mapping: Mapping) -> None:
     )
 
 
-def _refused(error: OSError, path: Path) -> DiskRefusedError:
+def refused_array(error: OSError, path: Path) -> DiskRefusedError:
+    """The error of an array file that the disk refuses."""
     return DiskRefusedError(
         f"the disk refused {path}: {error.strerror}",
         path=str(path),

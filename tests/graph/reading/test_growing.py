@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from overspill.errors import DiskRefusedError, InputError
-from overspill.graph.reading.growing import GrowingArray
+from overspill.graph.reading.growing import GrowingArrayWriter
 from overspill.graph.reading.pack_manifest import PackRecipe
 from overspill.graph.reading.pack_writer import PackWriter
 from overspill.storage.arrays import map_array, partial_path
@@ -21,7 +21,7 @@ from reading_graphs import write_wide
 def test_rows_are_appended(tmp_path: Path, sizes: list[int]) -> None:
     path = tmp_path / "x"
     rows = np.random.default_rng(0).integers(0, 99, (sum(sizes), 2), dtype=np.int32)
-    file = GrowingArray(path, dtype="int32", row_shape=(2,), record_path="parts/x")
+    file = GrowingArrayWriter(path, dtype="int32", row_shape=(2,), record_path="parts/x")
     for first, size in zip(np.cumsum([0, *sizes]), sizes, strict=False):
         file.append(rows[first : first + size])
     assert not path.exists()
@@ -34,14 +34,14 @@ def test_rows_are_appended(tmp_path: Path, sizes: list[int]) -> None:
 
 
 def test_rows_of_another_kind_are_refused(tmp_path: Path) -> None:
-    file = GrowingArray(tmp_path / "x", dtype="int32", row_shape=(2,), record_path="x")
+    file = GrowingArrayWriter(tmp_path / "x", dtype="int32", row_shape=(2,), record_path="x")
     for rows in (np.zeros((1, 2)), np.zeros((1, 3), np.int32), np.zeros(2, np.int32)):
         with pytest.raises(InputError, match="for int32"):
             file.append(rows)
     file.close()
     assert not (tmp_path / "x").exists()
     with pytest.raises(DiskRefusedError):
-        GrowingArray(tmp_path / "none" / "x", dtype="int32", row_shape=(), record_path="x")
+        GrowingArrayWriter(tmp_path / "none" / "x", dtype="int32", row_shape=(), record_path="x")
 
 
 @pytest.mark.requires("loop_device")

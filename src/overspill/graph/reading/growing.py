@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from overspill.errors import DiskRefusedError, InputError
+from overspill.errors import InputError
 from overspill.linux.blocks import write_all
-from overspill.storage.arrays import encode_header, partial_path, sync_directory
+from overspill.storage.arrays import encode_header, partial_path, refused_array, sync_directory
 from overspill.storage.open_files import close_file, close_in_children
 from overspill.storage.records import FileRecord
 from overspill.storage.write_behind import WriteBehind
@@ -21,8 +21,8 @@ from overspill.storage.write_behind import WriteBehind
 _HEADER_BYTES = 4096
 
 
-class GrowingArray:
-    """Writes an array file whose length is not known before.
+class GrowingArrayWriter:
+    """Writes an array file as `ArrayWriter` does, where nothing tells how long it becomes.
 
     It has its name once it is finished. Blocks are not reserved: a full disk is told by the write.
     Dirty pages and page cache stay bounded. One thread at a time.
@@ -48,7 +48,7 @@ class GrowingArray:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             self._fd = os.open(partial_path(path), flags, 0o644)
         except OSError as error:
-            raise self._refused(error) from error
+            raise refused_array(error, self._path) from error
         close_in_children(self._fd)
         self._out = WriteBehind(self._fd, path=str(path), offset=_HEADER_BYTES)
 
@@ -81,7 +81,7 @@ class GrowingArray:
             partial_path(self._path).rename(self._path)
             sync_directory(self._path.parent)
         except OSError as error:
-            raise self._refused(error) from error
+            raise refused_array(error, self._path) from error
         digest = self._hash.hexdigest()
         return FileRecord(self._record_path, self.dtype, shape, self._out.offset, digest)
 
@@ -90,11 +90,3 @@ class GrowingArray:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             close_file(fd)
-
-    def _refused(self, error: OSError) -> DiskRefusedError:
-        return DiskRefusedError(
-            f"the disk refused {self._path}: {error.strerror}",
-            path=str(self._path),
-            errno=error.errno,
-            remedy="free some space or choose another directory",
-        )

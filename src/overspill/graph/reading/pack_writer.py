@@ -27,7 +27,7 @@ from overspill.build.plan import RESERVE_BYTES, BuildPlan, plan_build
 from overspill.errors import InputError, OutputDirError
 from overspill.graph.dataset import Dataset
 from overspill.graph.reading.array_keys import ArrayKey, record_of
-from overspill.graph.reading.growing import GrowingArray
+from overspill.graph.reading.growing import GrowingArrayWriter
 from overspill.graph.reading.pack_manifest import PACK_NAME, PackManifest, PackRecipe
 from overspill.graph.rows import row_bytes
 from overspill.storage.records import FileRecord
@@ -67,7 +67,7 @@ class PackWriter:
         self._records = {key: record_of(dataset, key) for key in recipe.arrays}
         self._plan = _planned(memory_bytes)
         self._directory = BuildDirectory(path, fingerprint=recipe.dataset)
-        self._parts: dict[str, GrowingArray] = {}
+        self._parts: dict[str, GrowingArrayWriter] = {}
         self._counts: list[list[int]] = []
         self._stack = ExitStack()
 
@@ -156,9 +156,9 @@ class PackWriter:
         for place, (name, rows) in enumerate(held.items()):
             self._parts[name] = self._growing(f"parts/{place}", rows.dtype.name, rows.shape[1:])
 
-    def _growing(self, name: str, dtype: str, row_shape: tuple[int, ...]) -> GrowingArray:
+    def _growing(self, name: str, dtype: str, row_shape: tuple[int, ...]) -> GrowingArrayWriter:
         path, _ = self._directory.files([name, f"{name}.partial"])
-        return GrowingArray(path, dtype=dtype, row_shape=row_shape, record_path=name)
+        return GrowingArrayWriter(path, dtype=dtype, row_shape=row_shape, record_path=name)
 
     def _packed(self, place: int, key: ArrayKey, part: FileRecord) -> FileRecord:
         record = self._records[key]
