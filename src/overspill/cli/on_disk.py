@@ -32,3 +32,13 @@ def require_disk(parent: Path, *, verb: str) -> None:
             path=str(parent),
             remedy=f"choose a directory on a disk: overspill {verb} --dir DIR",
         )
+
+
+def unwritable(parent: Path, error: OSError, *, verb: str) -> SpillDirError:
+    """The error of a directory in which a verb can make none of its own."""
+    return SpillDirError(
+        f"{parent.resolve()} cannot be written: {error.strerror}",
+        path=str(parent),
+        errno=error.errno,
+        remedy=f"choose another directory: overspill {verb} --dir DIR",
+    )

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import psutil
-
 from overspill.errors import UnavailableError
 from overspill.linux.kernel_fields import read_fields
 from overspill.linux.paths import require_path
+from overspill.linux.process_io import descendants
 
 PROC = Path("/proc")
 _REMEDIES = {errno.ENOENT: "the process has ended, or /proc is not mounted"}
@@ -93,7 +92,7 @@ def process_tree_memory(pid: int | None = None, *, proc: Path = PROC) -> Process
     """
     root = os.getpid() if pid is None else pid
     total = _shares(root, proc)
-    for child in _descendants(root):
+    for child in descendants(root, proc=proc):
         try:
             total = _added(total, _shares(child, proc))
         except UnavailableError:
@@ -175,13 +174,6 @@ def _shares(pid: int, proc: Path) -> ProcessMemory:
         rss_bytes=exact["Pss"],
         source="smaps_rollup",
     )
-
-
-def _descendants(pid: int) -> list[int]:
-    try:
-        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
-    except psutil.Error:
-        return []
 
 
 def _added(one: ProcessMemory, other: ProcessMemory) -> ProcessMemory:

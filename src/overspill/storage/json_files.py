@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from overspill import __version__
 from overspill.errors import DiskRefusedError, FormatError, sentence_of
-from overspill.storage.arrays import sync_directory
+from overspill.storage.arrays import open_regular, sync_directory
 from overspill.storage.records import DAMAGED
+
+Decoded = TypeVar("Decoded")
 
 
 def publish_json(target: Path, document: dict[str, Any]) -> None:
@@ -40,6 +43,36 @@ def publish_json(target: Path, document: dict[str, Any]) -> None:
             errno=error.errno,
             remedy="free space, or check that the directory may be written",
         ) from error
+
+
+def read_document(
+    path: Path,
+    decode: Callable[[dict[str, Any]], Decoded],
+    *,
+    form: str,
+    version: int,
+    most_bytes: int = 64 << 20,
+) -> Decoded:
+    """Read what `publish_json` wrote, and make of it what it stands for.
+
+    Args:
+        path: The file.
+        decode: Makes it of the document; a plain error where that is wrong.
+        form: The format's name, under "format".
+        version: Its version, under "version".
+        most_bytes: No more than that is read; what is larger is damaged.
+
+    Raises:
+        OSError: It cannot be opened or read, or is no regular file: the caller knows what it means.
+        FormatError: As `parse_document`, or `decode` did not understand it.
+    """
+    with os.fdopen(open_regular(path), "rb") as file:
+        text = file.read(most_bytes)
+    held = parse_document(text, path, form=form, version=version)
+    try:
+        return decode(held)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise not_understood(path, error) from error
 
 
 def parse_document(text: bytes, path: Path, *, form: str, version: int) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from overspill.errors import FormatError, StaleFileError
-from overspill.storage.arrays import open_regular, read_array_info
-from overspill.storage.json_files import not_understood, parse_document, publish_json
+from overspill.storage.arrays import read_array_info
+from overspill.storage.json_files import publish_json, read_document
 from overspill.storage.part_records import PartRecord as PartRecord
 from overspill.storage.records import FileRecord as FileRecord
 from overspill.storage.type_records import EdgeName as EdgeName
@@ -26,7 +26,6 @@ MANIFEST_NAME = "manifest.json"
 UNFINISHED_NAME = ".overspill-build"  # what marks a directory until its manifest is there
 FORMAT = "overspill-dataset"
 VERSION = 2
-_LARGEST_MANIFEST = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -86,15 +85,9 @@ def read_manifest(directory: str | Path, *, check_files: bool = True) -> Manifes
     """
     path = Path(directory) / MANIFEST_NAME
     try:
-        with os.fdopen(open_regular(path), "rb") as file:
-            text = file.read(_LARGEST_MANIFEST)
+        manifest = read_document(path, _decode, form=FORMAT, version=VERSION)
     except OSError as error:
         raise _no_manifest(Path(directory), error) from error
-    held = parse_document(text, path, form=FORMAT, version=VERSION)
-    try:
-        manifest = _decode(held)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise not_understood(path, error) from error
     if check_files:
         for record in manifest.files():
             check_file(Path(directory), record)

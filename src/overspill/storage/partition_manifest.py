@@ -6,14 +6,12 @@ like a dataset's: format, version, and the size and header of each book.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from overspill.errors import FormatError
-from overspill.storage.arrays import open_regular
-from overspill.storage.json_files import not_understood, parse_document, publish_json
+from overspill.storage.json_files import publish_json, read_document
 from overspill.storage.manifest import check_file
 from overspill.storage.part_records import METHODS
 from overspill.storage.records import FileRecord, require_inside
@@ -22,7 +20,6 @@ from overspill.storage.type_records import require_vector, whole_count
 PARTITION_NAME = "partition.json"
 FORMAT = "overspill-partition"
 VERSION = 1
-_LARGEST_DOCUMENT = 64 << 20
 _TABLE_DTYPES = ("uint8", "uint16", "uint32")
 
 
@@ -102,8 +99,7 @@ def read_partition(directory: Path, *, check_files: bool = True) -> PartitionMan
     """
     path = directory / PARTITION_NAME
     try:
-        with os.fdopen(open_regular(path), "rb") as file:
-            text = file.read(_LARGEST_DOCUMENT)
+        manifest = read_document(path, _decode, form=FORMAT, version=VERSION)
     except OSError as error:
         raise FormatError(
             f"{directory} is not an Overspill partition: {PARTITION_NAME}: {error.strerror}",
@@ -111,11 +107,6 @@ def read_partition(directory: Path, *, check_files: bool = True) -> PartitionMan
             errno=error.errno,
             remedy="make it with partition_dataset; an interrupted one starts over",
         ) from error
-    held = parse_document(text, path, form=FORMAT, version=VERSION)
-    try:
-        manifest = _decode(held)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise not_understood(path, error) from error
     for record in manifest.files() if check_files else ():
         check_file(directory, record)
     return manifest

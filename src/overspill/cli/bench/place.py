@@ -9,8 +9,8 @@ from pathlib import Path
 
 from overspill.cli.bench.leftovers import PREFIX, leftovers, marked_running
 from overspill.cli.bench.sizes import Sizes
-from overspill.cli.on_disk import require_disk
-from overspill.errors import DiskRefusedError, SpillDirError
+from overspill.cli.on_disk import require_disk, unwritable
+from overspill.errors import DiskRefusedError
 from overspill.settings import settings
 from overspill.storage.spill_files import spare_bytes
 from overspill.storage.workspace import leave_runs
@@ -39,12 +39,7 @@ def place_for(parent: Path, sizes: Sizes, *, smaller: Sizes | None = None) -> It
     try:
         made = tempfile.TemporaryDirectory(prefix=PREFIX, dir=parent)
     except OSError as error:
-        raise SpillDirError(
-            f"{parent.resolve()} cannot be written: {error.strerror}",
-            path=str(parent),
-            errno=error.errno,
-            remedy="choose another directory: overspill bench --dir DIR",
-        ) from error
+        raise unwritable(parent, error, verb="bench") from error
     with made as name, marked_running(Path(name)), _spilling_into(Path(name).resolve()) as work:
         yield work
 

@@ -14,7 +14,7 @@ from overspill.cli.demo.generate import ROW_BYTES
 from overspill.cli.ending import ended_in_order
 from overspill.cli.options import size as size_option
 from overspill.cli.progress import PhaseBars, format_count
-from overspill.errors import DiskRefusedError, SpillDirError
+from overspill.errors import DiskRefusedError
 from overspill.units import format_bytes
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _require_nodes(count: int) -> None:
 
 
 def _make_work_directory(parent: Path, size_bytes: int) -> Path:
-    from overspill.cli.on_disk import require_disk
+    from overspill.cli.on_disk import require_disk, unwritable
     from overspill.linux.mounts import free_disk_bytes
 
     require_disk(parent, verb="demo")
@@ -96,12 +96,7 @@ def _make_work_directory(parent: Path, size_bytes: int) -> Path:
     try:
         return Path(tempfile.mkdtemp(prefix="overspill-demo-", dir=parent)).resolve()
     except OSError as error:
-        raise SpillDirError(
-            f"{parent.resolve()} cannot be written: {error.strerror}",
-            path=str(parent),
-            errno=error.errno,
-            remedy="choose another directory: overspill demo --dir DIR",
-        ) from error
+        raise unwritable(parent, error, verb="demo") from error
 
 
 def _part_1(work: Path, console: Any) -> None:

@@ -7,7 +7,6 @@ again and agree on every split and every part.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ from typing import Any
 from overspill.build.parting.split_spec import OwnersSpec, SplitSpec, Window, owners_from_json
 from overspill.build.spec import BuildSpec
 from overspill.errors import ClusterError, FormatError
-from overspill.storage.arrays import open_regular
-from overspill.storage.json_files import not_understood, parse_document, publish_json
+from overspill.storage.json_files import publish_json, read_document
 
 WORK_NAME = ".overspill-cluster"
 PLAN_NAME = "plan.json"
@@ -169,17 +167,13 @@ def read_plan(out: Path) -> JobPlan | None:
     """
     path = out / WORK_NAME / PLAN_NAME
     try:
-        with os.fdopen(open_regular(path), "rb") as file:
-            text = file.read(_LARGEST_PLAN)
+        return read_document(
+            path, JobPlan.from_json, form=FORMAT, version=VERSION, most_bytes=_LARGEST_PLAN
+        )
     except FileNotFoundError:
         return None
     except OSError as error:
         raise unreadable(path, error) from error
-    held = parse_document(text, path, form=FORMAT, version=VERSION)
-    try:
-        return JobPlan.from_json(held)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise not_understood(path, error) from error
 
 
 def _place(held: dict[str, Any]) -> ArrayPlace:

@@ -17,7 +17,7 @@ from overspill.cluster.building.parts import FinishedPart, finished_part
 from overspill.errors import UnavailableError
 from overspill.kernels.jit import leave_out_linear_algebra
 from overspill.linux.cgroups import available_memory_bytes
-from overspill.storage.json_files import not_understood, parse_document, publish_json
+from overspill.storage.json_files import publish_json, read_document
 from overspill.storage.records import payload_bytes
 
 DONE_NAME = "done.json"
@@ -95,16 +95,11 @@ def read_report(place: Path, plan: str) -> SplitReport | None:
     """
     path = place / DONE_NAME
     try:
-        text = path.read_bytes()
+        report = read_document(path, SplitReport.from_json, form=_FORMAT, version=_VERSION)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise unreadable(path, error) from error
-    held = parse_document(text, path, form=_FORMAT, version=_VERSION)
-    try:
-        report = SplitReport.from_json(held)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise not_understood(path, error) from error
     return report if report.plan == plan and _has_files(place, report) else None
 
 
