@@ -60,6 +60,9 @@ def main(way: str, path: str, seeds: str, batches: int, hot_bytes: int) -> dict[
     dataset = ov.open_dataset(path)
     wanted = torch.from_numpy(np.load(seeds)[: batches * BATCH_SIZE])
     loader, made = _loader(way, dataset, wanted, hot_bytes)
+    # Of two processors the worker needs one: a second thread of the model waits for it, and makes
+    # the epoch longer whichever way the rows come.
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     model = GraphSage(DIMENSIONS, 64, CLASSES, dropout=0.0)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)

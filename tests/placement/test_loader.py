@@ -132,10 +132,20 @@ def test_a_second_group_is_read_meanwhile_where_it_fits() -> None:
     )
     plan = plan_loader(two, room_for(two))
     assert (plan.groups, plan.read_together_bytes) == (2, 16 * batch)
-    plan = plan_loader(two, room_for(two, -1))
-    assert (plan.groups, plan.prefetch_factor) == (1, DEMAND.prefetch_factor)
-    assert plan.read_together_bytes == 16 * batch
     assert plan_loader(two, room_for(replace(one, read_together_bytes=batch))).groups == 1
+
+
+def test_two_groups_share_the_room_down_to_an_eighth_of_their_buffers() -> None:
+    batch = DEMAND.row_bytes
+    two = replace(DEMAND, lookahead=16, read_together_bytes=16 * batch, groups=2)
+    plan = plan_loader(two, room_for(two, -1))
+    assert (plan.groups, plan.read_together_bytes) == (2, 8 * batch)
+    least = replace(two, read_together_bytes=2 * batch)
+    plan = plan_loader(two, room_for(least))
+    assert (plan.groups, plan.read_together_bytes) == (2, 2 * batch)
+    plan = plan_loader(two, room_for(least, -1))
+    assert (plan.groups, plan.prefetch_factor) == (1, DEMAND.prefetch_factor)
+    assert plan.read_together_bytes >= 2 * batch
 
 
 def test_the_buffer_for_reading_together_shrinks_before_the_prefetch() -> None:
