@@ -6,11 +6,15 @@ takes a tenth more of it. Memory is some 40 blocks. Limits: a row takes at most 
 
 from __future__ import annotations
 
+import atexit
 import csv
 import io
 import itertools
+import re
+import threading
+import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +27,14 @@ from overspill.errors import InputError
 
 # Arrow keeps some 40 of them; larger ones are no faster.
 _BLOCK_BYTES = 1 << 19
+_MOST_WAIT_S = 10.0
+# Arrow's words: a handler of invalid rows would be given the line as text, and where that is not
+# UTF-8, Arrow prints a traceback instead and calls nobody.
+_WRONG_LINE = re.compile(
+    r"CSV parse error: (Row #(?P<row>\d+): )?Expected (?P<wanted>\d+) columns, got (?P<found>\d+): "
+    r"(?P<text>.*)",
+    re.DOTALL,
+)
 _END = "end"  # as a line after the last one, it is a row of its own unless a quote is open
 
 
@@ -43,6 +55,7 @@ class WatchedStream:
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
         self._last = b""
+        self._reading, self._ended = threading.Lock(), False
         self.quotes = 0
         self.hexadecimal = False
 
@@ -52,8 +65,16 @@ class WatchedStream:
         return self._stream.done
 
     def read(self, most: int) -> bytes:
-        """The next block."""
-        data = self._block(most - 1)
+        """The next block; none once it was ended."""
+        with self._reading:
+            return b"" if self._ended else self._watched(self._block(most - 1))
+
+    def end(self) -> None:
+        """Wait for the read that is under way; from then on the file is not touched any more."""
+        with self._reading:
+            self._ended = True
+
+    def _watched(self, data: bytes) -> bytes:
         self.quotes += data.count(b'"')
         # Single bytes first: among digits, pairs that start with one are slow to look for.
         if b"x" in data or b"X" in data:
@@ -74,13 +95,63 @@ class WatchedStream:
         """Nothing: the descriptor has another owner."""
 
 
+class _Lent:
+    """What Arrow is given of a stream, which nobody else holds: it is gone once Arrow is done."""
+
+    closed = False
+
+    def __init__(self, stream: WatchedStream) -> None:
+        # Not methods: an error's traceback would hold this object.
+        self.read, self.close = stream.read, stream.close
+
+
+class _Reader:
+    """Arrow's reader, which reads ahead in a thread of its own, until it is ended.
+
+    It must be, where rows are left unread: the file would be closed while that thread reads, and
+    an interpreter that ends meanwhile aborts, or hangs. So it is at the interpreter's end too.
+    """
+
+    def __init__(self, watched: WatchedStream, **options: Any) -> None:
+        self._watched, self._arrow = watched, None
+        self._done = threading.Event()
+        atexit.register(self.close)
+        try:
+            self._arrow = pacsv.open_csv(self._lent(), **options)
+        except BaseException:
+            self.close()
+            raise
+
+    def _lent(self) -> _Lent:
+        lent = _Lent(self._watched)
+        done = self._done
+        # No `weakref.finalize`: it is out of service before an interpreter's last calls.
+        self._gone = weakref.ref(lent, lambda _: done.set())
+        return lent
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        while self._arrow is not None:
+            try:
+                batch = self._arrow.read_next_batch()
+            except StopIteration:
+                return
+            yield batch
+
+    def close(self) -> None:
+        """Wait until Arrow's thread is done; does nothing the second time."""
+        atexit.unregister(self.close)
+        self._watched.end()
+        self._arrow = None
+        # Arrow's own wait ends before its thread has let go of what is Python's.
+        self._done.wait(_MOST_WAIT_S)
+
+
 class CsvStream:
     """One CSV file."""
 
     def __init__(self, source: SourceFile, header: CsvHeader) -> None:
         self.path = source.path
         self._source, self._header = source, header
-        self._bad_line: Any = None
 
     def batches(
         self, types: Mapping[str, pa.DataType]
@@ -97,7 +168,7 @@ class CsvStream:
         with opened_stream(self._source) as stream:
             watched = WatchedStream(stream)
             try:
-                with self._open_csv(watched, types) as reader:
+                with closing(_Reader(watched, **self._options(types))) as reader:
                     for batch in reader:
                         yield batch, watched
                         rows += batch.num_rows
@@ -108,17 +179,14 @@ class CsvStream:
             if watched.quotes % 2:
                 self._require_closed_quotes()
 
-    def _open_csv(self, watched: WatchedStream, types: Mapping[str, pa.DataType]) -> Any:
+    def _options(self, types: Mapping[str, pa.DataType]) -> dict[str, Any]:
         names = None if self._header.present else list(self._header.names)
-        return pacsv.open_csv(
-            watched,
+        return dict(
             read_options=pacsv.ReadOptions(
                 use_threads=False, block_size=_BLOCK_BYTES, column_names=names
             ),
             parse_options=pacsv.ParseOptions(
-                delimiter=self._header.delimiter,
-                newlines_in_values=True,
-                invalid_row_handler=self._note_line,
+                delimiter=self._header.delimiter, newlines_in_values=True
             ),
             convert_options=pacsv.ConvertOptions(
                 include_columns=list(types),
@@ -130,14 +198,10 @@ class CsvStream:
             ),
         )
 
-    def _note_line(self, line: Any) -> str:
-        self._bad_line = line
-        return "error"
-
     def _refusal(self, error: Exception, types: Mapping[str, pa.DataType], rows: int) -> Exception:
         if "block size" in str(error):
             return self._too_long(rows + 1)
-        line = self._bad_line
+        line = _WRONG_LINE.match(str(error))
         if line is None and any(kind != pa.binary() for kind in types.values()):
             return UnreadCellError(str(error))
         if line is None:
@@ -148,11 +212,10 @@ class CsvStream:
             )
         there = "header" if self._header.present else "first line"
         return InputError(
-            f"a line has {line.actual_columns} columns where the {there} has "
-            f"{line.expected_columns}",
+            f"a line has {line['found']} columns where the {there} has {line['wanted']}",
             path=self.path,
-            row=None if line.number is None else line.number - self._header.present,
-            value=str(line.text)[:80],
+            row=None if line["row"] is None else int(line["row"]) - self._header.present,
+            value=line["text"][:80],
             remedy="mend that line, or quote values that hold the delimiter",
         )
 
