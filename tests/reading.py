@@ -67,7 +67,7 @@ def rows_of(path: Path, names: Sequence[str], *, most_bytes: int = 1 << 16, **sp
 
 
 def gathered(source: Any, most_bytes: int = 1 << 16) -> Any:
-    """All rows of a `RowSource`."""
+    """All rows of a `InputRows`."""
     found = []
     row_bytes = int(np.prod(source.row_shape)) * np.dtype(source.dtype).itemsize
     for piece in source.pieces(most_bytes):

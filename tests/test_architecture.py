@@ -47,7 +47,7 @@ HOMES = {
     "fcntl": {"linux"},
 }
 FILES = {"os", "io", "mmap", "pathlib", "shutil", "tempfile"}
-# Errors without a remedy, by file: one that a change of its file is to give one.
+# Errors without a remedy, by file; none is to join them.
 NO_REMEDY = {"build/child.py": 1}
 
 

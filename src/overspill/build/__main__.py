@@ -22,7 +22,7 @@ from overspill.build.journal import unfinished_bytes
 from overspill.build.parting.part_build import construct_part
 from overspill.build.plan import BuildPlan, plan_build
 from overspill.build.progress import Event
-from overspill.build.reading import reading_bytes
+from overspill.build.reading_memory import reading_bytes
 from overspill.build.sending.incoming import pipe_of, without_streams
 from overspill.build.spec import BuildSpec
 from overspill.build.warming import warm_kernels

@@ -1,4 +1,4 @@
-"""What every part of a build works with: the spec, the plan, the directory, progress, notes."""
+"""What every part of a build works with: the spec, the plan, the directory, progress."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The edge types of a build: read, translated, partitioned, built into rows, arrays moved along.
 
-Each layout reads the input once: compressed by target for "csc", by source for "csr". Edges of an
-undirected graph are added both ways, a self loop once, in the order of the input, so that which of
-two parallel edges comes first never depends on the sizes of buffers.
+Each layout reads the input once: compressed by target for "csc", by source for "csr". What becomes
+of self loops and of undirected graphs: `edge_policies`.
 """
 
 from __future__ import annotations

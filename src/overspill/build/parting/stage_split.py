@@ -30,7 +30,7 @@ from overspill.build.parting.split_spec import (
 )
 from overspill.build.parting.staged_edges import EdgeStager, StageSizes
 from overspill.build.pipeline import prefetched
-from overspill.build.readers.edges import EdgeChunk, EdgeReader, RowSource, open_edges
+from overspill.build.readers.edges import EdgeChunk, EdgeReader, InputRows, open_edges
 from overspill.build.readers.features import open_features
 from overspill.build.readers.npy import NpyFile, NpyReader
 from overspill.build.readers.reorder import as_they_lie
@@ -257,7 +257,7 @@ class _ArrayRows:
 
 
 class _TableRows:
-    def __init__(self, source: RowSource) -> None:
+    def __init__(self, source: InputRows) -> None:
         self.path, self.dtype, self.row_shape = source.path, source.dtype, source.row_shape
         self._source, self.first = source, source.first_row
 

@@ -3,7 +3,7 @@
 Bottleneck: the sort. The piece holds the records as they are read, what is placed from them, the
 rows' ends, and where repeats are looked for a table; the results lie where something was that is no
 longer needed. So the memory of a bucket is its piece, whatever is asked for.
-Limits: the bucket's edges and rows fit the piece, by `bucket_cost_bytes`.
+Limits: the bucket's edges and rows fit the piece, by `BucketShape.cost_bytes`.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class EdgeChunk:
     bytes_done: int
 
 
-class RowSource(Protocol):
+class InputRows(Protocol):
     """The rows of one array, in order, read in constant memory.
 
     Attributes:
@@ -159,7 +159,7 @@ class EdgeReader(Protocol):
     def locate(self, edge: int) -> int:
         """The row of an edge, as the format's users count rows; may read the file again."""
 
-    def rows(self, columns: tuple[str, ...]) -> RowSource:
+    def rows(self, columns: tuple[str, ...]) -> InputRows:
         """Further columns as an array, one row an edge; InputError where there are none such."""
 
 

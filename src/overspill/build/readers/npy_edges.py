@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from overspill.build.readers.edges import EdgeChunk, RowSource, no_columns
+from overspill.build.readers.edges import EdgeChunk, InputRows, no_columns
 from overspill.build.readers.npy import NpyFile, NpyReader, read_npy_header
 from overspill.build.readers.source import SourceFile
 from overspill.build.spec import EdgeSpec
@@ -52,7 +52,7 @@ class NpyEdges:
         """The position along the edge axis."""
         return edge
 
-    def rows(self, columns: tuple[str, ...]) -> RowSource:
+    def rows(self, columns: tuple[str, ...]) -> InputRows:
         """There are no columns beside the ids."""
         raise no_columns(self.path, columns)
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from overspill.build.readers.compressed import ByteStream, opened_stream
-from overspill.build.readers.edges import EdgeChunk, RowSource, id_remedy, no_columns
+from overspill.build.readers.edges import EdgeChunk, InputRows, id_remedy, no_columns
 from overspill.build.readers.source import SourceFile
 from overspill.build.spec import EdgeSpec
 from overspill.errors import InputError
@@ -51,7 +51,7 @@ class SnapEdges:
                     break
         return line
 
-    def rows(self, columns: tuple[str, ...]) -> RowSource:
+    def rows(self, columns: tuple[str, ...]) -> InputRows:
         """There are no columns by name."""
         raise no_columns(self.path, columns)
 

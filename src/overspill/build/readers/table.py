@@ -182,7 +182,7 @@ class TableEdges:
 
 
 class TableColumns:
-    """Columns of one table as an array; see `edges.RowSource`."""
+    """Columns of one table as an array; see `edges.InputRows`."""
 
     def __init__(self, table: Table, columns: Sequence[str], key: str | None = None) -> None:
         if table.names:  # a file of records that holds none names nothing

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from overspill.build.readers.edges import EdgeChunk, RowSource, no_columns
+from overspill.build.readers.edges import EdgeChunk, InputRows, no_columns
 from overspill.build.remedies import REPORT
 from overspill.build.sending.frames import FrameReader, require_whole
 from overspill.build.spec import STREAM_PREFIX, BuildSpec
@@ -59,7 +59,7 @@ class PipeEdges:
         """How many edges came before."""
         return edge
 
-    def rows(self, columns: tuple[str, ...]) -> RowSource:
+    def rows(self, columns: tuple[str, ...]) -> InputRows:
         """There are no columns beside the ids."""
         raise no_columns(self.path, columns)
 
