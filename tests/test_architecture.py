@@ -47,8 +47,6 @@ HOMES = {
     "fcntl": {"linux"},
 }
 FILES = {"os", "io", "mmap", "pathlib", "shutil", "tempfile"}
-# Errors without a remedy, by file; none is to join them.
-NO_REMEDY = {"build/child.py": 1}
 
 
 def modules() -> list[Path]:
@@ -184,12 +182,7 @@ def test_errors_say_what_to_do(path: Path) -> None:
         # Options by ** may hold one.
         if not {keyword.arg for keyword in call.keywords} & {"remedy", None}:
             lines.append(call.lineno)
-    listed = NO_REMEDY.get(str(path.relative_to(SOURCE)), 0)
-    assert len(lines) == listed, f"{path}: no remedy at lines {lines}; {listed} are listed"
-
-
-def test_no_file_is_listed_that_is_gone() -> None:
-    assert set(NO_REMEDY) <= {str(path.relative_to(SOURCE)) for path in modules()}
+    assert not lines, f"{path}: no remedy at lines {lines}"
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(SOURCE)))

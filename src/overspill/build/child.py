@@ -33,14 +33,15 @@ _STDERR_TAIL = 2000
 _END_TIMEOUT_S = 10.0
 # Threads of numeric libraries and malloc's arenas each keep memory of their own. With fixed
 # thresholds large buffers go back to the system as soon as they are freed, while those that Arrow
-# makes for each batch, up to 2 MiB a column, are used again: their faults took a fifth of its time.
+# makes for each batch, a little more than 2 MiB a column, are used again: their faults took a fifth
+# of its time.
 _LEAN = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
     "MALLOC_ARENA_MAX": "2",
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 21),
+    "MALLOC_MMAP_THRESHOLD_": str(5 << 19),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 22),
 }
 
@@ -120,8 +121,9 @@ def _told_last(
     wanted = "plan" if PLAN_ONLY_OPTION in options else "summary"
     if len(spec.streams) != (0 if streams is None else len(streams.kinds)):
         raise InputError(
-            f"the build reads {len(spec.streams)} streams; give those it was described with",
+            f"the build reads {len(spec.streams)} streams, which were not given",
             path=spec.out,
+            remedy="give the streams that it was described with",
         )
     with tempfile.TemporaryFile() as told:
         child, writing = _start(told, *options, sends=bool(spec.streams))

@@ -27,8 +27,9 @@ from overspill.build.spec import EdgeSpec
 
 _BUFFER_BYTES = 192 << 10
 _MOST_ROWS = 1 << 14
-# Of numbers. A batch costs 0.2 ms whatever it holds; one below 2 MiB a column is under malloc's
-# threshold for a mapping of its own, whose pages would be faulted in every time (`child`).
+# Of numbers. A batch costs 0.2 ms whatever it holds; one of 2 MiB a column, to which Arrow rounds
+# this up, is under malloc's threshold for a mapping of its own, whose pages would be faulted in
+# every time (`child`).
 _MOST_ROWS_OF_NUMBERS = 240 << 10
 _BATCH_BYTES = 1 << 22
 _PAGE_BYTES = 1 << 20
