@@ -17,7 +17,7 @@ def test_a_process_alone_does_not_count_its_children(monkeypatch: pytest.MonkeyP
     def never(*_: object) -> list[int]:
         raise AssertionError("every process of the machine was looked at")
 
-    monkeypatch.setattr(processes, "_descendants", never)
+    monkeypatch.setattr(processes, "descendants", never)
     script = f"held = b'x' * ({256 * MIB}); print(len(held), flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
